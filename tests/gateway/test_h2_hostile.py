@@ -178,6 +178,22 @@ def test_floods_end_the_connection(kind: str) -> None:
     through(work)
 
 
+@pytest.mark.parametrize("offered", [1 << 30, 100, 0])
+def test_a_table_of_fields_stays_small_however_large_the_client_lets_it_be(offered: int) -> None:
+    async def work(world: Rig, peer: Peer, host: str) -> None:
+        world.policy.deny_paths = {"/no"}
+        peer.engine.update_settings({1: offered})
+        peer.flush()
+        refusals = {(await peer.ask(request(host, "/no"))).get(b"paddock-refusal") for _ in range(150)}
+        assert len(refusals) == 150
+        (connection,) = world.gateway.networks["sb_1"].live
+        assert connection._inside is not None
+        table = connection._inside.engine.encoder.header_table
+        assert sum(len(name) + len(value) + 32 for name, value in table.dynamic_entries) <= min(offered, 4096)
+
+    through(work)
+
+
 def test_streams_that_are_reset_at_once_end_the_connection_and_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http2, "PER_SECOND", 0.0)  # else a slow machine's client resets few enough in a second
 

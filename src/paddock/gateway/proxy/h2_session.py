@@ -315,6 +315,8 @@ MOST_STREAMS = 100
 _READ_BYTES, _READ_EVENTS = 512, 32
 _DEFAULT_WINDOW = 65_535
 _TURN_BYTES = 64 << 10
+_MOST_TABLE_BYTES = 4096
+"""Largest table of sent fields, whatever the other side offers: each field costs a search through it."""
 
 
 class Broken(Exception):
@@ -400,6 +402,9 @@ class Session:
     def _handle(self, event: events.Event) -> None:
         stream = self._numbered.get(getattr(event, "stream_id", None) or 0)
         match event:
+            case events.RemoteSettingsChanged():
+                if self.engine.encoder.header_table_size > _MOST_TABLE_BYTES:
+                    self.engine.encoder.header_table_size = _MOST_TABLE_BYTES
             case events.RequestReceived(stream_id=number, headers=fields, stream_ended=ended):
                 stream = self._numbered[number] = H2Stream(self, number=number)
                 self.streams.add(stream)
