@@ -6,10 +6,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import gzip
+import random
 
 import pytest
 from msgspec.structs import replace
 
+from paddock.gateway.protocols.replacer import UnescapedReplacer
 from paddock.gateway.rules.secrets import BoundSecret
 from paddock.model import ApprovalAnswer, ApprovalState, Binding, SecretValue
 from paddock.model.egress import Tier
@@ -158,6 +160,42 @@ def test_a_value_in_a_compressed_answer_does_not_come_back() -> None:
         assert VALUE not in reply
         assert b"Content-Encoding" not in reply
 
+    asyncio.run(through(work))
+
+
+@pytest.mark.parametrize("framing", [b"Transfer-Encoding: chunked", b"Content-Length: %d", b"Connection: close"])
+def test_what_a_compressed_answer_becomes_is_searched_in_turns(framing: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = b"".join(b"%41" * 700 + random.Random(n).randbytes(18) for n in range(500)) + VALUE
+    packed, rounds, taken, feed = gzip.compress(plain), [0], list[tuple[int, int]](), UnescapedReplacer.feed
+
+    async def count() -> None:
+        while True:
+            rounds[0] += 1
+            await asyncio.sleep(0)
+
+    def note(self: UnescapedReplacer, data: bytes) -> bytes:
+        if data:
+            taken.append((rounds[0], len(data)))
+        return feed(self, data)
+
+    async def squeezed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(HEAD)
+        kind, is_chunked = framing.replace(b"%d", b"%d" % len(packed)), b"chunked" in framing
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n%b\r\n\r\n" % kind)
+        writer.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(packed), packed) if is_chunked else packed)
+        writer.close()
+
+    async def work(world: Rig, _: int) -> None:
+        port = await world.server(squeezed, tls="a.test")
+        world.aim("a.test", port)
+        counting = asyncio.get_running_loop().create_task(count())
+        reply = await world.ask(get(f"a.test:{port}").replace(b"1.1", b"1.0"), tls="a.test")
+        counting.cancel()
+        assert reply.partition(HEAD)[2] == plain.replace(VALUE, PLACEHOLDER.encode().ljust(len(VALUE), b"*"))
+        assert max(size for _, size in taken) <= 64 << 10
+        assert len({when for when, _ in taken}) == len(taken)
+
+    monkeypatch.setattr(UnescapedReplacer, "feed", note)
     asyncio.run(through(work))
 
 

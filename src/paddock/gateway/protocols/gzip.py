@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
 
 _GZIP = 16 + zlib.MAX_WBITS
@@ -20,23 +21,33 @@ class Gzip:
         self._decoder = zlib.decompressobj(_GZIP)
         self._encoder = zlib.compressobj(6, zlib.DEFLATED, _GZIP)
         self._read = self._made = 0
+        self._rest = b""
 
-    def decode(self, data: bytes) -> bytes:
+    @property
+    def lags(self) -> bool:
+        """Tell whether the next call of `decode` has more, even without new data."""
+        return bool(self._rest)
+
+    def decode(self, data: bytes, most: int = sys.maxsize) -> bytes:
+        """Decode more data, to at most so many bytes for now."""
         parts: list[bytes] = []
         self._read += len(data)
-        while data:
+        data = self._rest + data
+        while data and most > 0:
             if self._decoder.eof:  # another member follows
                 self._decoder = zlib.decompressobj(_GZIP)
             room = _FREE_BYTES + _RATIO * self._read - self._made
             try:
-                part = self._decoder.decompress(data, room + 1)
+                part = self._decoder.decompress(data, min(room + 1, most))
             except zlib.error as error:
                 raise Undecodable(str(error)) from None
             if len(part) > room:
                 raise Undecodable(f"more than {_RATIO} bytes of each")
             self._made += len(part)
+            most -= len(part)
             parts.append(part)
             data = self._decoder.unconsumed_tail or self._decoder.unused_data
+        self._rest = data
         return b"".join(parts)
 
     def encode(self, data: bytes, *, last: bool = False) -> bytes:

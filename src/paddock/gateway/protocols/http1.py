@@ -315,6 +315,8 @@ class Body:
         self.watch: Callable[[bytes], None] | None = None
         """Sees all that `take_filtered` returns before its filter does. It may raise."""
         self.filter: Filter | None = None
+        self.lags = self._is_taken = False
+        """`lags`: the filter has to finish with what it got before there is more."""
         self.filter_trailers: Callable[[Fields], Fields] = list
 
     @property
@@ -324,14 +326,16 @@ class Body:
 
     def take_filtered(self, buffer: bytearray) -> bytes:
         """Take the content that can go on. Don't call it again when it is `done`."""
-        data = self.take(buffer)
+        data = b"" if self.lags else self.take(buffer)
         if self.begun:
             data = bytes(self.begun) + data
             self.begun.clear()
         if self.watch is not None:
             self.watch(data)
         if self.filter is not None:
-            data = self.filter.feed(data) if data else b""
+            data = self.filter.feed(data) if data or self.lags else b""
+            self.lags, self._is_taken = self.filter.lags, self._is_taken or self.done
+            self.done = self._is_taken and not self.lags
             if self.done:
                 data += self.filter.end()
         return data

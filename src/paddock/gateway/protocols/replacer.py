@@ -13,7 +13,13 @@ Replacement: TypeAlias = Callable[[bytes], bytes]
 
 
 class Filter(Protocol):
-    """Transforms a stream. It retains the possible beginning of a match."""
+    """Transforms a stream. It retains the possible beginning of a match.
+
+    While it `lags` it has more to do than fits into one turn: then the next `feed` brings no data.
+    """
+
+    @property
+    def lags(self) -> bool: ...
 
     def feed(self, data: bytes) -> bytes: ...
 
@@ -25,6 +31,10 @@ class ChainedFilter:
 
     def __init__(self, first: Filter, then: Filter) -> None:
         self._first, self._then = first, then
+
+    @property
+    def lags(self) -> bool:
+        return self._first.lags or self._then.lags
 
     def feed(self, data: bytes) -> bytes:
         return self._then.feed(self._first.feed(data))
@@ -88,6 +98,8 @@ class Needles:
 
 class Replacer:
     """Replaces the needles in one stream. It retains only the possible beginning of a needle."""
+
+    lags = False
 
     def __init__(self, needles: Needles, replacement: Replacement) -> None:
         self._needles, self._replacement = needles, replacement
@@ -212,6 +224,8 @@ class UnescapedReplacer:
     It retains the possible beginning of a needle: at most `LONGEST` bytes for each of the needle's. It therefore
     doesn't find a needle with more line breaks than that.
     """
+
+    lags = False
 
     def __init__(self, needles: Needles, replacement: Callable[[bytes, int], bytes]) -> None:
         """Replace matches with the result of `replacement`, which gets the needle and its length in the text."""

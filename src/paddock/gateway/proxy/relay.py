@@ -285,6 +285,8 @@ class Relay:
         goes_on, begun = self.respond(response), False
         try:
             while True:
+                if body.filter is not None:
+                    await self._network.turn()  # other sandboxes wait while it searches
                 data = body.take_filtered(server.buffer)
                 if data or body.done or kept is None:  # of a file that is kept nothing is said before a part is right
                     self.send(data, body.last)
@@ -292,7 +294,7 @@ class Relay:
                 if body.done:
                     break
                 await client.drain()
-                if not await server.more():
+                if not body.lags and not await server.more():
                     body.end()
         except (ConnectionLost, BadMessage, Undecodable, Broken) as error:
             if not begun and client.error is None:

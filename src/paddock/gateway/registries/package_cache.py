@@ -92,6 +92,8 @@ class Draft:
     It retains the last bytes until the whole has the right digest. `how` is the action of the cache, for the records.
     """
 
+    lags = False
+
     def __init__(self, store: PackageStore, name: str, file: BinaryIO, entry: Entry, size: int) -> None:
         self._store, self._name, self._file, self._entry, self._size = store, name, file, entry, size
         algorithm, _, self._digest = entry.digest.partition(":")

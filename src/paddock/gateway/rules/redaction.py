@@ -20,7 +20,8 @@ from paddock.gateway.protocols.gzip import Gzip, Undecodable
 from paddock.gateway.protocols.http1 import Fields
 from paddock.gateway.protocols.replacer import ChainedFilter, Filter, Needles, Replacer, UnescapedReplacer
 
-_PIECE_BYTES = 1 << 20
+_PIECE_BYTES = 64 << 10
+"""Most bytes for one turn: escapes take long."""
 _LEAST = 8
 """Fewest bytes of a value without its line breaks for which it searches."""
 
@@ -137,8 +138,12 @@ class ResponseRedaction:
         if self.rewrites:
             self.fields = [field for field in self.fields if field[0].lower() not in _OF_BYTES]
 
+    @property
+    def lags(self) -> bool:
+        return self._gzip is not None and self._gzip.lags
+
     def feed(self, data: bytes) -> bytes:
-        return self._stream.feed(data if self._gzip is None else self._gzip.decode(data))
+        return self._stream.feed(data if self._gzip is None else self._gzip.decode(data, _PIECE_BYTES))
 
     def end(self) -> bytes:
         return self._stream.end()

@@ -183,6 +183,8 @@ class Substitution:
 class Body:
     """The body of one request in pieces. `rewrites`: its length may change, so the announced one is wrong."""
 
+    lags = False
+
     def __init__(self, replacer: Replacer, gzip: Gzip | None, *, rewrites: bool) -> None:
         self._replacer, self._gzip, self.rewrites = replacer, gzip, rewrites
 
