@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -23,7 +24,7 @@ from wsproto.extensions import PerMessageDeflate
 from wsproto.frame_protocol import FrameProtocol
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
-from paddock.gateway.protocols.websocket import Violation
+from paddock.gateway.protocols.websocket import Frame, Violation
 from paddock.gateway.proxy.websocket import PIECE_BYTES, Messages
 from paddock.gateway.rules.secrets import BoundSecret, SecretBook
 from paddock.gateway.rules.substitution import Substitution
@@ -190,6 +191,36 @@ def test_messages_of_any_size_stream() -> None:
         assert said == f"{PLACEHOLDER}**" + "x" * size
 
     through(work)
+
+
+def test_many_frames_at_once_take_turns_with_other_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    frames, rounds, seen, passed = 3000, [0], list[int](), Messages._pass
+
+    def note(self: Messages, frame: Frame) -> bytes:
+        seen.append(rounds[0])
+        return passed(self, frame)
+
+    async def count() -> None:
+        while True:
+            rounds[0] += 1
+            await asyncio.sleep(0)
+
+    async def pieces(server: Socket, request: Request) -> None:
+        server.say(AcceptConnection())
+        for n in range(frames):
+            server.say(TextMessage(data="x", message_finished=n + 1 == frames))
+        await server.hear()
+
+    async def work(client: Socket) -> None:
+        counting = asyncio.get_running_loop().create_task(count())
+        await accepted(client)
+        assert await client.message() == "x" * frames
+        counting.cancel()
+
+    monkeypatch.setattr(Messages, "_pass", note)
+    through(work, pieces)
+    assert len(seen) >= frames
+    assert max(Counter(seen).values()) <= 64
 
 
 def test_pings_pass() -> None:

@@ -273,7 +273,8 @@ class Relay:
     async def _receive(self, response: Response, server: ProxyStream) -> bool:
         request, client = self._request, self._client
         if response.status == 101:
-            return await switch(request, response, client, server, self._network.secrets, self._swap)
+            network = self._network
+            return await switch(request, response, client, server, network.secrets, self._swap, network.turn)
         file = kept = None
         if self._gate is not None:
             if self._gate.page is not None:

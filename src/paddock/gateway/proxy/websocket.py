@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from itertools import islice
 
 from paddock.gateway.protocols import websocket
 from paddock.gateway.protocols.http1 import Request, Response, write_response
@@ -21,6 +22,7 @@ from paddock.gateway.rules.substitution import Substitution
 from .stream import ConnectionLost, ProxyStream
 
 PIECE_BYTES = 64 << 10
+_TURN_FRAMES = 64
 
 
 class MisplacedSecret(ConnectionLost):
@@ -32,22 +34,24 @@ class Messages:
 
     `filter` gives a filter for each message, by its first piece.
 
-    `control` filters the content of pings, pongs and closes.
+    `control` filters the content of pings, pongs and closes. `lags`: there are frames for the next turn.
     """
 
     def __init__(self, *, outwards: bool, filter: Callable[[bytes], Filter], control: Callable[[bytes], bytes]) -> None:
         self._reader, self._masked = FrameReader(masked=outwards), outwards
         self._filter, self._control = filter, control
         self._message: Filter | None = None
-        self._opcode = Opcode.CONTINUATION
-        """The opcode of the message's next frame."""
-        self._ready = bytearray()
+        self._held = bytearray()
+        """The frames of a piece: a filter for each would take long."""
+        self._has_begun = self.lags = False
         self._letters = codecs.getincrementaldecoder("utf-8")()
 
     def feed(self, data: bytes) -> bytes:
-        """Return what goes on. Violation, after which nothing does."""
+        """Return the part that goes on in this turn. Violation, after which nothing does."""
         try:
-            return b"".join([self._pass(frame) for frame in self._reader.feed(data)])
+            passed = [self._pass(frame) for frame in islice(self._reader.feed(data), _TURN_FRAMES)]
+            self.lags = len(passed) == _TURN_FRAMES
+            return b"".join(passed)
         except Refused as error:
             raise Violation(CloseCode.POLICY_VIOLATION, str(error)) from None
 
@@ -60,17 +64,18 @@ class Messages:
             if len(carried) > websocket.MAX_CONTROL:
                 raise Violation(CloseCode.PROTOCOL_ERROR, "a control frame is too long once its secret is hidden")
             return websocket.write_frame(frame.opcode, carried, masked=self._masked)
-        if self._message is None:
-            self._message, self._opcode = self._filter(frame.payload), frame.opcode
-        self._ready += self._message.feed(frame.payload)
-        if frame.last:
-            self._ready += self._message.end()
-            self._message = None
-        elif len(self._ready) < PIECE_BYTES:
+        self._held += frame.payload
+        if not frame.last and len(self._held) < PIECE_BYTES:
             return b""
-        data, opcode = bytes(self._ready), self._opcode
-        self._ready.clear()
-        self._opcode = Opcode.CONTINUATION
+        piece, opcode = bytes(self._held), Opcode.CONTINUATION if self._has_begun else frame.opcode
+        self._held.clear()
+        self._has_begun = not frame.last
+        if self._message is None:
+            self._message = self._filter(piece)
+        data = self._message.feed(piece)
+        if frame.last:
+            data += self._message.end()
+            self._message = None
         if frame.opcode is Opcode.TEXT:
             try:
                 data = self._letters.decode(data, frame.last).encode()
@@ -79,15 +84,18 @@ class Messages:
         return websocket.write_frame(opcode, data, masked=self._masked, last=frame.last)
 
 
-async def converse(client: ProxyStream, server: ProxyStream, outwards: Messages, inwards: Messages) -> None:
-    """Pass messages until both sides have ended.
+Turn = Callable[[], Awaitable[None]]
+
+
+async def converse(client: ProxyStream, server: ProxyStream, outwards: Messages, inwards: Messages, turn: Turn) -> None:
+    """Pass messages until both sides have ended. `turn` waits for other sandboxes.
 
     Raise Lost if one broke or sent a refused message, after a close to both.
     """
     try:
         async with asyncio.TaskGroup() as group:
-            group.create_task(_pass_on(client, server, outwards))
-            group.create_task(_pass_on(server, client, inwards))
+            group.create_task(_pass_on(client, server, outwards, turn))
+            group.create_task(_pass_on(server, client, inwards, turn))
     except ExceptionGroup as failed:
         violation = next((exception for exception in failed.exceptions if isinstance(exception, Violation)), None)
         if violation is None:
@@ -99,12 +107,15 @@ async def converse(client: ProxyStream, server: ProxyStream, outwards: Messages,
         ) from None
 
 
-async def _pass_on(source: ProxyStream, sink: ProxyStream, messages: Messages) -> None:
+async def _pass_on(source: ProxyStream, sink: ProxyStream, messages: Messages, turn: Turn) -> None:
     goes_on = True
     while goes_on:
-        if source.buffer:
-            data = bytes(source.buffer)
-            source.buffer.clear()
+        while source.buffer or messages.lags:
+            await turn()
+            data = b""
+            if not messages.lags:  # or else the frames for later would pile up
+                data = bytes(source.buffer)
+                source.buffer.clear()
             sink.write(messages.feed(data))
             await sink.drain()
         goes_on = await source.more()
@@ -121,6 +132,7 @@ async def switch(
     server: ProxyStream,
     book: SecretBook,
     swap: Substitution | None,
+    turn: Turn,
 ) -> bool:
     """Pass frames on until one side ends. Return False: the connection can't go on. Raise Refused at a 101 that the
     client didn't ask for."""
@@ -141,7 +153,7 @@ async def switch(
             filter=lambda _: book.redaction().stream(),
             control=lambda data: book.redaction().whole(data),
         )
-        await converse(client, server, outwards, inwards)
+        await converse(client, server, outwards, inwards, turn)
     else:
         await client.join(server)
     server.guard(None)
