@@ -56,6 +56,56 @@ def test_another_host_in_the_request(host: str) -> None:
     asyncio.run(work())
 
 
+@pytest.mark.parametrize("silent", [False, True])
+@pytest.mark.parametrize("begin", ["\r\n", "\n" * 40, " ", "get", "M-SEARCH", "X"])
+def test_no_request_of_http_passes_unread_however_it_begins(begin: str, *, silent: bool) -> None:
+    seen = bytearray()
+
+    async def keep(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hello\n")
+        try:
+            while data := await reader.read(100):
+                seen.extend(data)
+        except ConnectionError:
+            pass
+        writer.close()
+
+    async def work() -> None:
+        async with running(rig(Tier.SPLICE)) as world:
+            world.aim("a.test", await world.server(keep))
+            reader, writer = await world.connect()
+            if silent:
+                await reader.readline()
+            line = begin + ("GET" if begin.isspace() else "") + " / HTTP/1.1\r\n"
+            for letter in line:
+                writer.write(letter.encode())
+                await asyncio.sleep(0)
+            writer.write(b"Host: evil.test\r\n\r\n")
+            with pytest.raises(ConnectionError):
+                await reader.read()
+            writer.close()
+            assert b"\r\n" not in seen.lstrip()
+            assert "host can't be checked" in str(list(world.audit_log.outcomes.values()))
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    "data", [b"ruok", b"SSH-2.0-x y\r\n" + bytes(100_000), b'{"a": "HTTP/1.1"}\n', b"a b HTTP/1.1 c\n"]
+)
+def test_what_is_no_http_passes_at_once(data: bytes) -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readexactly(len(data)))
+        writer.close()
+
+    async def work() -> None:
+        async with running(rig(Tier.SPLICE)) as world:
+            world.aim("a.test", await world.server(echo))
+            assert await world.ask(data) == data
+
+    asyncio.run(work())
+
+
 @pytest.mark.parametrize(
     ("line", "status"),
     [

@@ -33,6 +33,11 @@ _STREAM_WINDOW = 65_535
 _STREAMS_WINDOW = 1 << 20
 _HTTP = re.compile(rb"[A-Z]{3,20} ")
 _MAYBE_HTTP = re.compile(rb"[A-Z]{1,20}")
+# Servers skip blank lines before a request, and many take any word for a method.
+_METHOD = rb"\s*[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,64}"
+_REQUEST_LINE = re.compile(_METHOD + rb"[\t ][^\n]*HTTP/[0-9.]+[\t ]*\r?\n")
+_MAYBE_REQUEST_LINE = re.compile(rb"\s*|" + _METHOD + rb"(?:[\t ][^\n]*)?")
+_MOST_LINE_BYTES = 64 << 10
 
 Opening = Hello | Literal["http", "raw", "silent"]
 
@@ -326,14 +331,30 @@ class Connection:
         upstream = self.upstream = await self.network.dial(self.flow, target, literal=self.literal, tls=False)
         self.client.guard(upstream)
         upstream.guard(self.client)
+        upstream.pipe(self.client)
         if opening == "silent":
-            upstream.pipe(self.client)
-            late = await self._opening(None)
-            if late == "http":
+            opening = await self._opening(None)
+            if opening == "http":
                 raise Refused("HTTP after the server spoke first: its host can't be checked")
-            if isinstance(late, Hello):
-                self._identify(late)
+            if isinstance(opening, Hello):
+                self._identify(opening)
+        if not isinstance(opening, Hello):
+            await self._pass_first_line(upstream)
         await self.client.join(upstream)
+
+    async def _pass_first_line(self, upstream: ProxyStream) -> None:
+        """Pass on the first line. Raise Refused before its end if it begins a request of HTTP."""
+        client, line = self.client, bytearray()
+        while _MAYBE_REQUEST_LINE.fullmatch(line):
+            data = bytes(client.buffer)
+            client.buffer.clear()
+            if _REQUEST_LINE.match(line + data) or len(line) > _MOST_LINE_BYTES:
+                raise Refused("HTTP that begins in an unusual way: its host can't be checked")
+            line += data
+            upstream.write(data)
+            await upstream.drain()
+            if not await client.more():
+                return
 
 
 class H2Streams(Session):
