@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections import deque
 from urllib.parse import quote
@@ -18,6 +19,7 @@ from tests.gateway import h2_peers
 from tests.gateway.rig import Policy, Rig, answer_ok, running
 
 URLENCODED, MULTIPART = b"application/x-www-form-urlencoded", b"multipart/form-data; boundary=b"
+JSON = b"application/vnd.api+json; charset=utf-8"
 
 
 def read(path: str, *fields: tuple[bytes, bytes]) -> list[tuple[str, str]]:
@@ -37,6 +39,11 @@ def read(path: str, *fields: tuple[bytes, bytes]) -> list[tuple[str, str]]:
         ("/a", [(b"X-Rewrite-URL", b"/b"), (b"x-http-method", b"GET")], [("POST", "/b"), ("GET", "/a"), ("GET", "/b")]),
         ("/a", [(b"X-HTTP-Method", b"post"), (b"X-Original-URL", b"/a")], []),
         ("/a?method=DELETE&payment_method=x", [(b"X-Method", b"DELETE")], []),
+        ("/a?.method=PUT", [], [("PUT", "/a?.method=PUT")]),
+        ("/a?%20_method%00x=PUT", [], [("PUT", "/a?%20_method%00x=PUT")]),
+        ("/a;b=c/d;e?f;g", [], [("POST", "/a/d?f;g")]),
+        ("/a/;x/%2Fb%3By", [], [("POST", "/a/%2Fb")]),
+        ("/;x", [], [("POST", "/")]),
     ],
 )
 def test_fields_and_parameters_that_replace_method_or_path_are_read(
@@ -71,6 +78,11 @@ def part(name: bytes, value: bytes = b"1") -> bytes:
         (URLENCODED, b"a=1&_method=delete"),
         (URLENCODED, b"a=1&%5f%6D%65thod=delete"),
         (URLENCODED, b"a=1&++.method=delete"),
+        (URLENCODED, b"a=1&_method%00b=delete"),
+        (URLENCODED, b"a=1&X-HTTP-Method-Override=DELETE"),
+        (MULTIPART, part(b'name="X-HTTP-Method-Override"', b"DELETE")),
+        (JSON, b'{"a": 1, "_method": "delete"}'),
+        (JSON, b'{"\\u005Fm\\u0065thod"\n:"delete"}'),
         (b"", b"a=1&_method=delete"),
         (MULTIPART, part(b"a=b") + part(b'name="_method"', b"DELETE")),
         (MULTIPART, part(b"name = _method")),
@@ -98,10 +110,16 @@ def test_other_forms_pass(form: dict[str, str], size: int) -> None:
     watch = FormWatch.of([(b"Content-Type", MULTIPART)])
     assert watch is not None
     watch.feed(part(b'name="payment_method"') + part(b'name="file"; filename="a"', os.urandom(1000)))
+    watch = FormWatch.of([(b"Content-Type", JSON)])
+    assert watch is not None
+    text = json.dumps({**form, "method": "_method", "code": '{"_method": "PUT"}', "other_method": '"_method":'})
+    for start in range(0, len(text), size):
+        watch.feed(text[start : start + size].encode())
 
 
 def test_what_is_no_form_is_not_looked_at_and_an_encoded_form_is_refused() -> None:
-    assert FormWatch.of([(b"Content-Type", b"application/json")]) is None
+    assert FormWatch.of([(b"Content-Type", b"text/plain")]) is None
+    assert FormWatch.of([(b"Content-Type", JSON), (b"Content-Encoding", b"gzip")]) is None
     for fields in ([(b"Content-Encoding", b"gzip")], [(b"Content-Type", URLENCODED), (b"content-type", MULTIPART)]):
         with pytest.raises(Refused):
             FormWatch.of(fields)
@@ -114,6 +132,7 @@ egress:
     - {{host: a.test, ports: [{port}], paths: [/any/**]}}
     - {{host: a.test, ports: [{port}], methods: [POST, DELETE], paths: [/asked/**]}}
     - {{cidr: 127.0.0.1/32, ports: [{port}]}}
+  deny: [{{host: a.test, ports: [{port}], paths: [/any/secret/**]}}]
 approve: [{{host: a.test, ports: [{port}], methods: [DELETE]}}]
 """
 CASES = [
@@ -125,6 +144,12 @@ CASES = [
     ("/open/a", {"x-rewrite-url": "/secret"}, b"", 403),
     ("/open/a", {"content-type": "application/x-www-form-urlencoded"}, b"a=1&_method=delete", 403),
     ("/open/a", {"content-type": "application/x-www-form-urlencoded"}, b"a=1", 200),
+    ("/open/a;v=1", {}, b"", 200),
+    ("/any/a;v=1/b", {}, b"", 200),
+    ("/any/secret;v=1/a", {}, b"", 403),
+    ("/any/secret%3Bv=1/a", {}, b"", 403),
+    ("/open/a", {"content-type": "application/json"}, b'{"_method": "delete"}', 403),
+    ("/open/a", {"content-type": "application/json"}, b'{"method": "delete"}', 200),
     ("/any/a", {"x-http-method-override": "PUT"}, b"", 200),
     ("/any/a", {"x-http-method-override": "DELETE"}, b"", 403),
     ("/asked/a", {}, b"", 200),
@@ -157,5 +182,22 @@ def test_an_override_goes_through_where_the_rules_allow_what_it_means(*, h2: boo
                 statuses.append(int(said.split()[1]))
             assert statuses == [status for *_, status in CASES]
             assert world.approvals.asked == []
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(("method", "status"), [("delete", 403), ("Delete", 403), ("patch", 200)])
+def test_a_method_in_lower_case_is_authorized_as_the_one_that_a_server_may_read(method: str, status: int) -> None:
+    async def scene() -> None:
+        world = Rig(Policy({}))
+        world.names = {"a.test": ["127.0.0.1"]}
+        async with running(world):
+            port = await world.server(answer_ok, tls="a.test")
+            world.policy = load(RULES.format(port=port)).snapshot  # pyright: ignore[reportAttributeAccessIssue]
+            await world.gateway.networks["sb_1"].revise(world.policy)
+            world.aim("a.test", port)
+            head = f"{method} /any/a HTTP/1.1\r\nHost: a.test:{port}\r\nConnection: close\r\n\r\n"
+            assert int((await world.ask(head.encode(), tls="a.test")).split()[1]) == status
+            assert world.audit_log.of("request")[0][1].allowed is (status == 200)
 
     asyncio.run(scene())
