@@ -228,7 +228,8 @@ def request(**changes: Any) -> ApprovalRequest:
         "body": b"10",
         **changes,
     }
-    asked = HttpRequest(method=said["method"], target=said["path"], fields=said["fields"])
+    upgrade = said.get("upgrade")
+    asked = HttpRequest(method=said["method"], target=said["path"], fields=said["fields"], upgrade=upgrade)
     verdict = RequestVerdict(allowed=True, rule="allow[0]", reason="", revision="r", approve="host")
     judged = AuthorizedRequest(asked, said["target"], said["scheme"], said["path"], verdict)
     return of_request(judged, said["body"], sandbox="sb_1", instance_id=0)
@@ -247,10 +248,16 @@ def request(**changes: Any) -> ApprovalRequest:
         {"fields": [(b"Content-Type", b"text/plain")]},
         {"body": b"1"},
         {"body": b"100"},
+        {"upgrade": b"websocket"},
     ],
 )
 def test_whatever_is_altered_in_a_request_is_another_request(change: dict[str, Any]) -> None:
     assert request(**change).digest != request().digest
+
+
+def test_a_summary_tells_what_it_leaves_out_and_what_a_connection_becomes() -> None:
+    assert request(path="/pay?" + "x" * 1000).summary.endswith("xxx..., with 2 bytes")
+    assert request(upgrade=b"websocket", body=b"").summary.endswith("/pay?to=me, to go on as websocket")
 
 
 def test_what_a_client_says_anew_each_time_is_the_same_request() -> None:

@@ -64,7 +64,10 @@ def of_request(authorized: AuthorizedRequest, body: bytes, *, sandbox: str, inst
     of a push.
     """
     method, target, kind = authorized.request.method, authorized.target, authorized.verdict.approve or ""
+    upgrade = authorized.request.upgrade
     fields = [(name.lower(), value) for name, value in authorized.request.fields]
+    if upgrade is not None:  # after which anything may follow
+        fields.append((b"upgrade", upgrade))
     parts = [part for field in sorted(fields) if field[0] not in _VOLATILE for part in field]
     changes = [str(update).encode() for update in authorized.pushed]
     where = f"{authorized.scheme}://{target.host}:{target.port}"
@@ -76,10 +79,15 @@ def of_request(authorized: AuthorizedRequest, body: bytes, *, sandbox: str, inst
         digest=arguments_digest(
             kind.encode(), method.encode(), where.encode(), authorized.path.encode(), *parts, b"", body, *changes
         ),
-        summary=f"{method} {where}{authorized.path}"[:_SUMMARY_CHARS]
+        summary=_cut(f"{method} {where}{authorized.path}")
+        + (f", to go on as {_cut(upgrade.decode('latin-1'))}" if upgrade is not None else "")
         + (f", with {len(body)} bytes" if body else "")
         + _changes([*map(str, authorized.pushed)]),
     )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SUMMARY_CHARS else f"{text[: _SUMMARY_CHARS - 3]}..."
 
 
 def _changes(pushed: Sequence[str]) -> str:
