@@ -76,6 +76,7 @@ def test_a_request_is_written_anew_from_what_was_read() -> None:
         ("Host: other.example.com",),
         ("Connection: Host",),
         ("Connection: close, content-length", "Content-Length: 3"),
+        ("Connection: content-encoding", "Content-Encoding: gzip"),
         ("Expect: the-worst",),
         *[tuple(f"X-{number}: 1" for number in range(300))],
     ],
@@ -127,6 +128,7 @@ def test_lives_of_connections() -> None:
     assert not request("GET / HTTP/1.0", "Host: a").keep_alive
     assert request("GET / HTTP/1.0", "Host: a", "Connection: keep-alive").keep_alive
     assert request("GET / HTTP/1.1", "Host: a", "Upgrade: websocket").upgrade is None
+    assert request("GET / HTTP/1.1", "Host: a", "Upgrade: h2c", "Connection: upgrade").upgrade is None
     assert request("GET / HTTP/1.1", "Host: a", "Upgrade: WebSocket", "Connection: upgrade").upgrade == b"websocket"
 
 
@@ -173,7 +175,11 @@ CHUNKED = request("POST / HTTP/1.1", "Host: a", "Transfer-Encoding: chunked")
 
 @given(st.lists(st.binary(min_size=1, max_size=50), max_size=6), st.lists(st.integers(0, 30), max_size=30))
 def test_chunks_cut_anywhere(pieces: list[bytes], sizes: list[int]) -> None:
-    data = b"".join(map(chunk, pieces)) + last_chunk([(b"X-Sum", b"1"), (b"Host", b"evil")]) + b"next"
+    data = (
+        b"".join(map(chunk, pieces))
+        + last_chunk([(b"X-Sum", b"1"), (b"Host", b"evil"), (b"X_Original_URL", b"/")])
+        + b"next"
+    )
     content, left, body = bodies(CHUNKED, data, sizes)
     assert (content, left, body.done, body.trailers) == (b"".join(pieces), b"next", True, [(b"X-Sum", b"1")])
 

@@ -343,6 +343,8 @@ def test_what_cannot_be_looked_into_does_not_come_back() -> None:
     for coding in (b"br", b"zstd", b"gzip, gzip"):
         with pytest.raises(Undecodable):
             ResponseRedaction(book().redaction(), [(b"Content-Encoding", coding)])
+    with pytest.raises(Undecodable):
+        ResponseRedaction(book().redaction(), [(b"Content-Encoding", b"gzip"), (b"content-encoding", b"gzip")])
 
 
 def test_every_form_that_programs_write_is_known() -> None:

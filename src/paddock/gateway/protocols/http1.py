@@ -35,7 +35,9 @@ _HOP = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"proxy-authenticate", b"proxy-authorization", b"te"}
     | {b"transfer-encoding", b"upgrade", b"content-length", b"http2-settings"}
 )
-_LASTING = frozenset({b"host", b"content-length", b"transfer-encoding", b"authorization", b"cookie", b"expect"})
+_LASTING = frozenset(
+    {b"host", b"content-length", b"transfer-encoding", b"authorization", b"cookie", b"expect", b"content-encoding"}
+)
 
 
 class Head(msgspec.Struct, kw_only=True):
@@ -114,6 +116,7 @@ def request_of(method: str, target: str, fields: Fields, *, minor: int = 1) -> R
     expect = known.get(b"expect")
     if expect is not None and expect.lower() != b"100-continue":
         raise BadMessage("it expects something other than 100-continue")
+    is_websocket = b"upgrade" in connection and known.get(b"upgrade", b"").lower() == b"websocket"
     host = known.get(b"host")
     if host is None and minor:
         raise BadMessage("no Host field")
@@ -126,7 +129,7 @@ def request_of(method: str, target: str, fields: Fields, *, minor: int = 1) -> R
         length=length,
         chunked=chunked,
         keep_alive=b"close" not in connection if minor else b"keep-alive" in connection,
-        upgrade=known[b"upgrade"].lower() if b"upgrade" in connection and b"upgrade" in known else None,
+        upgrade=b"websocket" if is_websocket else None,  # no server is asked for anything else (h2c)
         expects=expect is not None and minor > 0,
     )
 
@@ -269,6 +272,7 @@ _SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(;[\t\x20-\x7e\x80-\xff]*)?")
 _NO_TRAILERS = frozenset(
     {b"host", b"content-length", b"transfer-encoding", b"connection", b"authorization", b"cookie", b"set-cookie"}
     | {b"content-encoding", b"content-type", b"upgrade", b"te", b"trailer"}
+    | {b"x-http-method-override", b"x-http-method", b"x-method-override", b"x-original-url", b"x-rewrite-url"}
 )
 
 
@@ -276,7 +280,7 @@ def trailers_of(fields: Fields) -> Fields:
     """Remove the fields that may not be in trailers."""
     if len(fields) > MAX_FIELDS:
         raise BadMessage(f"more than {MAX_FIELDS} header fields")
-    return [field for field in fields if field[0].lower() not in _NO_TRAILERS]
+    return [field for field in fields if field[0].lower().replace(b"_", b"-") not in _NO_TRAILERS]
 
 
 class Ending:
