@@ -7,11 +7,12 @@ import asyncio
 import base64
 import gzip
 import random
+from collections.abc import Coroutine
 
 import pytest
 from msgspec.structs import replace
 
-from paddock.gateway.protocols.replacer import UnescapedReplacer
+from paddock.gateway.protocols.replacer import Replacer, UnescapedReplacer
 from paddock.gateway.rules.secrets import BoundSecret
 from paddock.model import ApprovalAnswer, ApprovalState, Binding, SecretValue
 from paddock.model.egress import Tier
@@ -163,20 +164,55 @@ def test_a_value_in_a_compressed_answer_does_not_come_back() -> None:
     asyncio.run(through(work))
 
 
-@pytest.mark.parametrize("framing", [b"Transfer-Encoding: chunked", b"Content-Length: %d", b"Connection: close"])
-def test_what_a_compressed_answer_becomes_is_searched_in_turns(framing: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = b"".join(b"%41" * 700 + random.Random(n).randbytes(18) for n in range(500)) + VALUE
-    packed, rounds, taken, feed = gzip.compress(plain), [0], list[tuple[int, int]](), UnescapedReplacer.feed
+def rounds_of(of: type, monkeypatch: pytest.MonkeyPatch) -> tuple[list[tuple[int, int]], Coroutine[None, None, None]]:
+    """Note each call of `feed` with data: the round of the loop, and the size. And a task that counts the rounds."""
+    rounds, taken, feed = [0], list[tuple[int, int]](), of.feed
 
     async def count() -> None:
         while True:
             rounds[0] += 1
             await asyncio.sleep(0)
 
-    def note(self: UnescapedReplacer, data: bytes) -> bytes:
-        if data:
+    def note(self: object, data: bytes) -> bytes:
+        if len(data) > 500:
             taken.append((rounds[0], len(data)))
         return feed(self, data)
+
+    monkeypatch.setattr(of, "feed", note)
+    return taken, count()
+
+
+LONG = b"".join(b"%41" * 700 + random.Random(n).randbytes(18) for n in range(500))
+
+
+@pytest.mark.parametrize("bound", [True, False])
+@pytest.mark.parametrize("chunked", [True, False])
+def test_what_a_compressed_body_becomes_is_searched_in_turns(
+    *, bound: bool, chunked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = gzip.compress(LONG + (PLACEHOLDER.encode() if bound else b""))
+
+    async def work(world: Rig, port: int) -> None:
+        taken, count = rounds_of(Replacer, monkeypatch)
+        counting = asyncio.get_running_loop().create_task(count)
+        framing = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {len(packed)}"
+        head = f"POST /a HTTP/1.1\r\nHost: a.test:{port}\r\nContent-Type: application/json\r\n{framing}\r\n"
+        body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(packed), packed) if chunked else packed
+        await world.ask(f"{head}Content-Encoding: gzip\r\nConnection: close\r\n\r\n".encode() + body, tls="a.test")
+        counting.cancel()
+        assert gzip.decompress(RECEIVED[0].partition(HEAD)[2]) == LONG + (VALUE if bound else b"")
+        plain = [when for when, size in taken if size > 20_000]
+        assert sum(size for _, size in taken) >= len(LONG)
+        assert max(size for _, size in taken) <= 64 << 10
+        assert len(set(plain)) == len(plain) >= len(LONG) >> 16
+
+    asyncio.run(through(work, secrets=("KEY",) if bound else ()))
+
+
+@pytest.mark.parametrize("framing", [b"Transfer-Encoding: chunked", b"Content-Length: %d", b"Connection: close"])
+def test_what_a_compressed_answer_becomes_is_searched_in_turns(framing: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = LONG + VALUE
+    packed = gzip.compress(plain)
 
     async def squeezed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(HEAD)
@@ -188,14 +224,14 @@ def test_what_a_compressed_answer_becomes_is_searched_in_turns(framing: bytes, m
     async def work(world: Rig, _: int) -> None:
         port = await world.server(squeezed, tls="a.test")
         world.aim("a.test", port)
-        counting = asyncio.get_running_loop().create_task(count())
+        taken, count = rounds_of(UnescapedReplacer, monkeypatch)
+        counting = asyncio.get_running_loop().create_task(count)
         reply = await world.ask(get(f"a.test:{port}").replace(b"1.1", b"1.0"), tls="a.test")
         counting.cancel()
         assert reply.partition(HEAD)[2] == plain.replace(VALUE, PLACEHOLDER.encode().ljust(len(VALUE), b"*"))
         assert max(size for _, size in taken) <= 64 << 10
         assert len({when for when, _ in taken}) == len(taken)
 
-    monkeypatch.setattr(UnescapedReplacer, "feed", note)
     asyncio.run(through(work))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+from collections import deque
 from urllib.parse import parse_qs
 
 import pytest
@@ -181,8 +182,9 @@ def test_a_bomb_is_refused_before_it_goes_off() -> None:
     bomb = gzip.compress(bytes(1 << 28))
     stream = swap().body([*JSON, (b"Content-Encoding", b"gzip")])
     assert stream is not None
+    assert len(stream.feed(bomb)) < 1 << 16
     with pytest.raises(Misdirected, match="gzip"):
-        [stream.feed(bomb[start : start + 4096]) for start in range(0, len(bomb), 4096)]
+        deque(iter(lambda: stream.feed(b""), None), maxlen=0)
 
 
 def test_a_value_that_would_end_its_header_is_not_put_there() -> None:

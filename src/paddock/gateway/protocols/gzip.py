@@ -8,6 +8,8 @@ import zlib
 _GZIP = 16 + zlib.MAX_WBITS
 _FREE_BYTES = 1 << 20
 _RATIO = 200
+TURN_BYTES = 64 << 10
+"""Most decoded bytes to search in one turn: escapes take long."""
 
 
 class Undecodable(ValueError):

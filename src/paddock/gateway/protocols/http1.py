@@ -35,6 +35,8 @@ _HOP = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"proxy-authenticate", b"proxy-authorization", b"te"}
     | {b"transfer-encoding", b"upgrade", b"content-length", b"http2-settings"}
 )
+_OURS = b"paddock-refusal"
+"""No server speaks for the gateway."""
 _LASTING = frozenset(
     {b"host", b"content-length", b"transfer-encoding", b"authorization", b"cookie", b"expect", b"content-encoding"}
 )
@@ -156,7 +158,7 @@ def response_of(status: int, fields: Fields, method: str, *, phrase: bytes = b""
         phrase=phrase,
         bodiless=bodiless,
         minor=minor,
-        fields=_end_to_end(fields, connection, b""),
+        fields=_end_to_end(fields, connection, _OURS),
         length=length,
         chunked=chunked,
         keep_alive=keep_alive and (bodiless or chunked or length is not None),

@@ -25,8 +25,6 @@ _STATUS = re.compile(rb"[1-5][0-9]{2}")
 _OF_A_CONNECTION = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade", b"http2-settings"}
 )
-_OURS = b"paddock-refusal"
-"""No server speaks for the gateway."""
 
 
 def is_grpc(fields: Iterable[tuple[bytes, bytes]]) -> bool:
@@ -66,7 +64,7 @@ def read_response(fields: Iterable[tuple[bytes, bytes]], method: str, *, ended: 
         raise BadMessage("no :status, one that is none, or another pseudo-field")
     if status < b"200" and ended:
         raise BadMessage("an interim answer that is the last")
-    response = response_of(int(status), [field for field in rest if field[0] != _OURS], method)
+    response = response_of(int(status), rest, method)
     _frame(response, rest, ended=ended or response.bodiless)
     if response.status < 200:
         response.length = None

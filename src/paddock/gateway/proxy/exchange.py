@@ -233,7 +233,11 @@ class Exchange:
             authorized = msgspec.structs.replace(authorized, path=swap.target(authorized.path))
             request.fields = swap.fields(request.fields)
             if (filter := swap.body(request.fields)) is not None:
-                body = filter.feed(body) + filter.end()
+                body = filter.feed(body)
+                while filter.lags:
+                    await network.turn()
+                    body += filter.feed(b"")
+                body += filter.end()
         mock_answer = await network.mocks.answer(mock, authorized, body, network.limits.handler)
         del client.buffer[:size]
         response = mocked(mock_answer, head_only=request.method == "HEAD")

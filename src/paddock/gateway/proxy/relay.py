@@ -130,6 +130,9 @@ class Relay:
         body.filter, body.filter_trailers = filter, swap.trailers
         body.watch = None if self.watch is None else self.watch.feed
         content = body.take_filtered(client.buffer)
+        while body.lags:
+            await self._network.turn()
+            content += body.take_filtered(client.buffer)
         if rewrites and (request.chunked or request.length is not None):
             request.chunked, request.length = not body.done, len(content) if body.done else None
         sent, last = request if self._gate is None else self._rewritten(swap, self._gate), body.last
@@ -221,8 +224,10 @@ class Relay:
         client, body = self._client, self._body
         try:
             while not body.done:
-                if not await client.more():
+                if not body.lags and not await client.more():
                     body.end()
+                if body.filter is not None:
+                    await self._network.turn()
                 server.send(body.take_filtered(client.buffer), body.last)
                 await server.drain()
             client.watch(True)

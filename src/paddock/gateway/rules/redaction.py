@@ -16,12 +16,10 @@ import math
 from collections.abc import Mapping
 from urllib.parse import quote, quote_plus
 
-from paddock.gateway.protocols.gzip import Gzip, Undecodable
+from paddock.gateway.protocols.gzip import TURN_BYTES, Gzip, Undecodable
 from paddock.gateway.protocols.http1 import Fields
 from paddock.gateway.protocols.replacer import ChainedFilter, Filter, Needles, Replacer, UnescapedReplacer
 
-_PIECE_BYTES = 64 << 10
-"""Most bytes for one turn: escapes take long."""
 _LEAST = 8
 """Fewest bytes of a value without its line breaks for which it searches."""
 
@@ -143,7 +141,7 @@ class ResponseRedaction:
         return self._gzip is not None and self._gzip.lags
 
     def feed(self, data: bytes) -> bytes:
-        return self._stream.feed(data if self._gzip is None else self._gzip.decode(data, _PIECE_BYTES))
+        return self._stream.feed(data if self._gzip is None else self._gzip.decode(data, TURN_BYTES))
 
     def end(self) -> bytes:
         return self._stream.end()
@@ -152,8 +150,8 @@ class ResponseRedaction:
 async def redacted(redaction: Redaction, page: bytes) -> bytes:
     """Redact a page in pieces, between which other tasks run."""
     stream, parts = redaction.stream(), list[bytes]()
-    for start in range(0, len(page), _PIECE_BYTES):
-        parts.append(stream.feed(page[start : start + _PIECE_BYTES]))
+    for start in range(0, len(page), TURN_BYTES):
+        parts.append(stream.feed(page[start : start + TURN_BYTES]))
         await asyncio.sleep(0)
     return b"".join((*parts, stream.end()))
 

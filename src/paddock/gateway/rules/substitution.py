@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 from urllib.parse import quote, quote_plus, unquote_plus
 
-from paddock.gateway.protocols.gzip import Gzip, Undecodable
+from paddock.gateway.protocols.gzip import TURN_BYTES, Gzip, Undecodable
 from paddock.gateway.protocols.http1 import Fields
 from paddock.gateway.protocols.refusal import Refused
 from paddock.gateway.protocols.replacer import Replacer
@@ -183,20 +183,27 @@ class Substitution:
 class Body:
     """The body of one request in pieces. `rewrites`: its length may change, so the announced one is wrong."""
 
-    lags = False
-
     def __init__(self, replacer: Replacer, gzip: Gzip | None, *, rewrites: bool) -> None:
         self._replacer, self._gzip, self.rewrites = replacer, gzip, rewrites
+        self._unsearched = b""
+
+    @property
+    def lags(self) -> bool:
+        return self._gzip is not None and self._gzip.lags
 
     def feed(self, data: bytes) -> bytes:
         if self._gzip is None:
             return self._replacer.feed(data)
+        self._unsearched += data
         try:
-            decoded = self._gzip.decode(data)
+            decoded = self._gzip.decode(data, TURN_BYTES)
         except Undecodable as error:
-            return self._broken(error, data)
+            return self._broken(error)
         swapped = self._replacer.feed(decoded)
-        return self._gzip.encode(swapped) if self.rewrites else data
+        if self.rewrites:
+            self._unsearched = b""
+            return self._gzip.encode(swapped)
+        return b"" if self.lags else self._searched()
 
     def end(self) -> bytes:
         """Return the rest of the body, for the caller to send."""
@@ -205,11 +212,15 @@ class Body:
             return rest
         return self._gzip.encode(rest, last=True) if self.rewrites else b""
 
-    def _broken(self, error: Undecodable, data: bytes) -> bytes:
+    def _searched(self) -> bytes:
+        searched, self._unsearched = self._unsearched, b""
+        return searched
+
+    def _broken(self, error: Undecodable) -> bytes:
         if self.rewrites:
             raise Misdirected("(any)", "the body", f"its gzip cannot be read: {error}") from None
         self._gzip = None  # no server can read it either, and nothing would be put in
-        return data
+        return self._searched()
 
 
 def _readable(value: bytes) -> bytes:
