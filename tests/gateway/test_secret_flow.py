@@ -164,6 +164,33 @@ def test_a_value_in_a_compressed_answer_does_not_come_back() -> None:
     asyncio.run(through(work))
 
 
+@pytest.mark.parametrize("h2", [False, True])
+@pytest.mark.parametrize("field", [b"content-encoding", b"content-length"])
+def test_an_error_that_quotes_an_answer_tells_no_value(field: bytes, *, h2: bool) -> None:
+    async def serve(peer: h2_peers.Peer, number: int, _: h2_peers.Message) -> None:
+        peer.engine.config.validate_outbound_headers = False
+        peer.engine.send_headers(number, [(b":status", b"200"), (field, VALUE)], end_stream=True)
+        peer.flush()
+
+    async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(HEAD)
+        writer.write(b"HTTP/1.1 200 OK\r\n%b: %b\r\n\r\n" % (field, VALUE))
+        writer.close()
+
+    async def work(world: Rig, _: int) -> None:
+        port = await (h2_peers.origin(world, "a.test", serve) if h2 else world.server(one, tls="a.test"))
+        world.aim("a.test", port)
+        peer = await h2_peers.client(world, "a.test")
+        answer = await peer.ask(h2_peers.request(f"a.test:{port}"))
+        assert answer.status == 502
+        told = repr((answer, world.audit_log.outcomes, [verdict for _, verdict in world.audit_log.decisions]))
+        assert VALUE.decode() not in told
+        assert b"rule: " in answer.body
+        peer.writer.close()
+
+    asyncio.run(through(work))
+
+
 def rounds_of(of: type, monkeypatch: pytest.MonkeyPatch) -> tuple[list[tuple[int, int]], Coroutine[None, None, None]]:
     """Note each call of `feed` with data: the round of the loop, and the size. And a task that counts the rounds."""
     rounds, taken, feed = [0], list[tuple[int, int]](), of.feed

@@ -280,6 +280,7 @@ class Exchange:
     async def refuse(self, refused: Refused, request: Request | None = None) -> bool:
         """Say why, with the record's number. Return whether the connection can go on. `request` None: none came."""
         connection = self._connection
+        refused.reason = self._network.secrets.redacted(refused.reason)
         if refused.number is None and refused.rule != "audit":
             target, revision = connection.target or Target("", 0), self._network.policy.revision
             verdict = Verdict(allowed=False, rule=refused.rule, reason=refused.reason, revision=revision)

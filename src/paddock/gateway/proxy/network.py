@@ -258,7 +258,7 @@ class SandboxNetwork:
             f"egress.{kind}",
             allowed=verdict.allowed,
             rule=verdict.rule,
-            reason=verdict.reason,
+            reason=verdict.reason if verdict.allowed else self.secrets.redacted(verdict.reason),
             sandbox=self.sandbox,
             detail={**detail, "revision": verdict.revision},
         )
@@ -280,6 +280,7 @@ class SandboxNetwork:
         The bytes are the ones on the sandbox's side. `about` is the package cache's part: its action (`cache`), and
         `url` and `digest` of the sandbox's file.
         """
+        error = None if error is None else self.secrets.redacted(error)
         detail: dict[str, object] = {"sent": sent, "received": received, **about}
         self.audit_log.outcome(number, "egress", ok=error is None, error=error, detail=detail)
 

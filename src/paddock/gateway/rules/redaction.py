@@ -127,7 +127,8 @@ class ResponseRedaction:
             lower = name.lower()
             if lower == b"content-encoding" and (coding := value.strip().lower()) not in (b"", b"identity"):
                 if coding not in (b"gzip", b"x-gzip") or self._gzip is not None:
-                    raise Undecodable(f"it is encoded as {coding[:40].decode('latin-1')}, which was not asked for")
+                    shown = redaction.whole(value.strip())[:40].decode("latin-1")
+                    raise Undecodable(f"it is encoded as {shown}, which was not asked for")
                 self._gzip = Gzip()
                 continue
             self.fields.append((name, value))

@@ -146,6 +146,10 @@ class SecretBook:
         self._bound[bound.name] = bound
         self._redaction = None
 
+    def redacted(self, reason: str) -> str:
+        """Redact an error, which may quote an answer."""
+        return self.redaction().whole(reason.encode(errors="replace")).decode(errors="replace") if self else reason
+
     def redaction(self) -> Redaction:
         """Return the redaction of all present and recent values. It keeps lengths."""
         if self._redaction is None:
