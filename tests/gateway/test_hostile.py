@@ -122,6 +122,37 @@ def test_who_asks_and_asks_and_never_listens() -> None:
     asyncio.run(work())
 
 
+class Keeping(asyncio.Transport):
+    """Keeps what it is given without a copy, as the loop's own does since Python 3.12 with what it can't send yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[bytes | bytearray | memoryview] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.kept.append(memoryview(data))
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+    def is_closing(self) -> bool:
+        return False
+
+
+def test_bytes_that_wait_to_be_sent_are_not_overwritten_by_those_of_another_sandbox() -> None:
+    async def work() -> None:
+        scratch, transport = memoryview(bytearray(SCRATCH_BYTES)), Keeping()
+        client, server, other = (ProxyStream(scratch) for _ in range(3))
+        server.connection_made(transport)
+        client.buffer += b"first"
+        client.pipe(server)  # after which it clears its buffer
+        for stream, data in ((client, b"mine"), (other, b"your secret")):
+            stream.get_buffer(-1)[: len(data)] = data
+            stream.buffer_updated(len(data))
+        assert [bytes(kept) for kept in transport.kept] == [b"first", b"mine"]
+
+    asyncio.run(work())
+
+
 def test_who_left_before_the_handshake_is_not_waited_for() -> None:
     async def work() -> None:
         stream = ProxyStream(memoryview(bytearray(SCRATCH_BYTES)))

@@ -194,7 +194,9 @@ class ProxyStream(asyncio.BufferedProtocol):
             self._tls.write(data)
             data = self._outgoing.read()
         self.sent += len(data)
-        self._transport.write(data)
+        # Since Python 3.12 the transport keeps the unsent rest without a copy. The next bytes, which may be of another
+        # sandbox, overwrite `scratch`.
+        self._transport.write(bytes(data))
 
     async def drain(self) -> None:
         """Wait until the other side has taken enough. Lost: it broke."""
