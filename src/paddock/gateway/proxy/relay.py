@@ -226,7 +226,7 @@ class Relay:
             while not body.done:
                 if not body.lags and not await client.more():
                     body.end()
-                if body.filter is not None:
+                if body.filter is not None or body.watch is not None:
                     await self._network.turn()
                 server.send(body.take_filtered(client.buffer), body.last)
                 await server.drain()
