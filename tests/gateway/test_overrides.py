@@ -39,6 +39,12 @@ def read(path: str, *fields: tuple[bytes, bytes]) -> list[tuple[str, str]]:
         ("/a", [(b"X-Rewrite-URL", b"/b"), (b"x-http-method", b"GET")], [("POST", "/b"), ("GET", "/a"), ("GET", "/b")]),
         ("/a", [(b"X-HTTP-Method", b"post"), (b"X-Original-URL", b"/a")], []),
         ("/a?method=DELETE&payment_method=x", [(b"X-Method", b"DELETE")], []),
+        ("/a", [(b"Destination", b"/b")], []),
+        (
+            "/a",
+            [(b"X-HTTP-Method", b"MOVE"), (b"Destination", b"https://a.test/x/../b")],
+            [("POST", "/b"), ("MOVE", "/a"), ("MOVE", "/b")],
+        ),
         ("/a?.method=PUT", [], [("PUT", "/a?.method=PUT")]),
         ("/a?%20_method%00x=PUT", [], [("PUT", "/a?%20_method%00x=PUT")]),
         ("/a;b=c/d;e?f;g", [], [("POST", "/a/d?f;g")]),
@@ -59,6 +65,7 @@ def test_fields_and_parameters_that_replace_method_or_path_are_read(
         ("/a", (b"X-HTTP-Method", b"GET, DELETE")),
         ("/a?_method=", (b"A", b"b")),
         ("/a", (b"X-Original-URL", b"https://other.test/")),
+        ("/a?_method=copy", (b"Destination", b"b")),
         ("/a", (b"X-Rewrite-URL", b"/%2e%2e%2f..%2fb")),
     ],
 )
@@ -186,8 +193,19 @@ def test_an_override_goes_through_where_the_rules_allow_what_it_means(*, h2: boo
     asyncio.run(scene())
 
 
-@pytest.mark.parametrize(("method", "status"), [("delete", 403), ("Delete", 403), ("patch", 200)])
-def test_a_method_in_lower_case_is_authorized_as_the_one_that_a_server_may_read(method: str, status: int) -> None:
+@pytest.mark.parametrize(
+    ("method", "field", "status"),
+    [
+        ("delete", "A: b", 403),
+        ("Delete", "A: b", 403),
+        ("patch", "A: b", 200),
+        ("MOVE", "Destination: /any/secret/a", 403),
+        ("COPY", "Destination: https://a.test/any/b", 200),
+    ],
+)
+def test_a_method_is_authorized_as_a_server_may_read_it_and_with_its_destination(
+    method: str, field: str, status: int
+) -> None:
     async def scene() -> None:
         world = Rig(Policy({}))
         world.names = {"a.test": ["127.0.0.1"]}
@@ -196,7 +214,7 @@ def test_a_method_in_lower_case_is_authorized_as_the_one_that_a_server_may_read(
             world.policy = load(RULES.format(port=port)).snapshot  # pyright: ignore[reportAttributeAccessIssue]
             await world.gateway.networks["sb_1"].revise(world.policy)
             world.aim("a.test", port)
-            head = f"{method} /any/a HTTP/1.1\r\nHost: a.test:{port}\r\nConnection: close\r\n\r\n"
+            head = f"{method} /any/a HTTP/1.1\r\nHost: a.test:{port}\r\n{field}\r\nConnection: close\r\n\r\n"
             assert int((await world.ask(head.encode(), tls="a.test")).split()[1]) == status
             assert world.audit_log.of("request")[0][1].allowed is (status == 200)
 

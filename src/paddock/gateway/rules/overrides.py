@@ -23,6 +23,8 @@ METHODS = (
 """Methods that the `_method` of a form may name."""
 _METHOD_FIELDS = frozenset({"x-http-method-override", "x-http-method", "x-method-override"})
 _PATH_FIELDS = frozenset({"x-original-url", "x-rewrite-url"})
+_WITH_DESTINATION = frozenset({"COPY", "MOVE"})
+_ORIGIN = re.compile("https?://[^/?#]*", re.IGNORECASE)
 _METHOD = re.compile(r"[A-Z]{1,32}")
 _PARAMETERS = re.compile("(?:;|%3B)[^/]*")
 _ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
@@ -47,6 +49,7 @@ def readings(method: str, path: str, fields: Fields) -> Iterator[tuple[str, str,
     plain, mark, query = path.partition("?")
     if (shorter := _PARAMETERS.sub("", plain)) != plain:
         paths.setdefault(normal((shorter or "/") + mark + query), "a server that cuts parameters off a path")
+    destinations: list[str] = []
     for name, raw in fields:
         field, value = name.decode("latin-1").lower().replace("_", "-"), raw.decode("latin-1").strip()
         if field in _METHOD_FIELDS:
@@ -55,11 +58,16 @@ def readings(method: str, path: str, fields: Fields) -> Iterator[tuple[str, str,
             if not value.startswith("/"):
                 raise Refused(f"{field} is not a path", status=400, rule="http")
             paths.setdefault(normal(value), field)
+        elif field == "destination":
+            destinations.append(_ORIGIN.sub("", value, count=1))
     for pair in re.split("[&;]", query):
         key, _, value = pair.partition("=")
         parameter = unquote_plus(key).partition("\0")[0].strip().lower()
         if _IN_QUERY.fullmatch(parameter) or parameter.replace("_", "-") in _METHOD_FIELDS:
             methods.setdefault(_method(unquote_plus(value).strip(), "the query"), "the query")
+    if methods.keys() & _WITH_DESTINATION:  # of WebDAV: they write there
+        for destination in destinations:
+            paths.setdefault(normal(destination), "its destination")
     for (one, why), (other, where) in product(methods.items(), paths.items()):
         if why or where:
             yield one, other, " and ".join(filter(None, (why, where)))
