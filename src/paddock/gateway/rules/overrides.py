@@ -37,6 +37,7 @@ _JSON_ESCAPE = re.compile(rb"\\u00(5[Ff]|[67][0-9A-Fa-f])")
 _JSON_CUT = re.compile(rb"\\(?:u[0-9A-Fa-f]{0,3})?\Z")
 _IN_JSON = re.compile(rb'"_method":')
 _SEEN = 48
+_MOST_READINGS = 16
 
 
 def readings(method: str, path: str, fields: Fields) -> Iterator[tuple[str, str, str]]:
@@ -68,6 +69,8 @@ def readings(method: str, path: str, fields: Fields) -> Iterator[tuple[str, str,
     if methods.keys() & _WITH_DESTINATION:  # of WebDAV: they write there
         for destination in destinations:
             paths.setdefault(normal(destination), "its destination")
+    if len(methods) * len(paths) > _MOST_READINGS:
+        raise Refused("too many fields or parameters that replace its method or path", status=400, rule="http")
     for (one, why), (other, where) in product(methods.items(), paths.items()):
         if why or where:
             yield one, other, " and ".join(filter(None, (why, where)))
