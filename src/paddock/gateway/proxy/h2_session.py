@@ -316,7 +316,7 @@ _READ_BYTES, _READ_EVENTS = 512, 32
 _DEFAULT_WINDOW = 65_535
 _TURN_BYTES = 64 << 10
 _MOST_TABLE_BYTES = 4096
-"""Largest table of sent fields, whatever the other side offers: each field costs a search through it."""
+"""Largest table of sent fields, even if the other side offers more: each field costs a search through it."""
 
 
 class Broken(Exception):

@@ -29,7 +29,7 @@ _METHOD = re.compile(r"[A-Z]{1,32}")
 _PARAMETERS = re.compile("(?:;|%3B)[^/]*")
 _ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
 _CUT = re.compile(rb"%[0-9A-Fa-f]?\Z")
-# PHP reads a dot, a blank or a bracket at the beginning of a name as `_`, and a name up to a NUL.
+# PHP reads a dot, a blank or a bracket at the beginning of a name as `_`. It cuts a name at a NUL.
 _IN_QUERY = re.compile(r"[._\[]method")
 _IN_FORM = re.compile(rb"[&;](?:[._\[]method|x-(?:http-)?method(?:-override)?)[=\0]")
 _IN_PART = re.compile(rb"name(?:=|\*[0-9]{0,2}\*?=[^;]{0,20}?)(?:[._\[]|x-(?:http-)?)method")
