@@ -55,7 +55,7 @@ async def test_a_command_whose_time_is_over_ends_with_its_sandbox(
 ) -> None:
     for name in ("patience_seconds", "answer_seconds"):
         monkeypatch.setattr(GuestConnection, name, 2.0)
-    monkeypatch.setattr("paddock.daemon.sandboxes.collect._DEATH_SECONDS", 1.0)
+    monkeypatch.setattr("paddock.daemon.sandboxes.guard._DEATH_SECONDS", 1.0)
     peers: list[tuple[Peer, asyncio.Task[None]]] = []
 
     async def lied_to(self: GuestInstance, identity: str) -> GuestConnection:

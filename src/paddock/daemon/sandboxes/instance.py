@@ -9,7 +9,7 @@ from collections.abc import Callable
 from paddock.backends.base import Backend, Instance
 from paddock.daemon.store.database import Row
 
-from .collect import OutputQuota
+from .outputs import OutputQuota
 
 _log = logging.getLogger("paddock")
 

@@ -10,7 +10,7 @@ from paddock import model
 from paddock.backends.base import Instance
 from paddock.daemon.context import Component, Context, Operation, handles
 from paddock.daemon.sandboxes import validate
-from paddock.daemon.sandboxes.collect import KeptOutput
+from paddock.daemon.sandboxes.outputs import KeptOutput
 from paddock.daemon.store.results import ResultStore
 from paddock.daemon.tasks import in_thread
 from paddock.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError

@@ -1,0 +1,129 @@
+"""Hold what commands print: memory has the beginning and end of each stream, a file all of it if these are not all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+from paddock.model import Limits, Output
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+
+
+class OutputQuota:
+    """Count the bytes that outputs of one sandbox may still take on the host's disk: at first its `disk_mib`."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.left = max(limits.disk_mib, limits.output_mib) << 20
+
+    def take(self, size: int) -> None:
+        """Take so many bytes. Raises OSError if less is left."""
+        if size > self.left:
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+        self.left -= size
+
+
+class Capture:
+    """Capture at most `limit` bytes. If more comes, all of it goes to `spool` as well, from the first byte on."""
+
+    def __init__(self, limit: int, spool: str, quota: OutputQuota) -> None:
+        self._quota, self._kept = quota, 0
+        self._head_size = (limit + 1) // 2
+        self._tail_size = limit // 2
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._spool = spool
+        self._file: BinaryIO | None = None
+        self._spooling = True
+        self._spooled = False
+        self.total = 0
+
+    def add(self, data: bytes) -> None:
+        if self.total + len(data) > self._head_size + self._tail_size and self._spooling:
+            self._keep(data)
+        self.total += len(data)
+        room = self._head_size - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        if not data:
+            return
+        self._tail += data[-self._tail_size :] if self._tail_size else b""
+        # Trimmed now and then: cutting one buffer at each read would move its bytes at each read.
+        if len(self._tail) > 2 * self._tail_size + 65536:
+            del self._tail[: len(self._tail) - self._tail_size]
+
+    def ending(self, size: int = 4096) -> bytes:
+        """Return the last bytes, for looking into."""
+        return bytes(self._tail[-size:] or self._head[-size:])
+
+    def output(self) -> Output:
+        """Return the output. Close the file first."""
+        return Output(
+            head=bytes(self._head),
+            tail=bytes(self._tail[-self._tail_size :]) if self._tail_size else b"",
+            total_bytes=self.total,
+            file=self._spool if self._spooled and self._spooling else None,
+        )
+
+    def close(self) -> None:
+        """Close the file. Without room on disk for the buffered rest, delete it."""
+        file, self._file = self._file, None
+        if file is None:
+            return
+        try:
+            file.close()
+        except OSError:
+            self._discard()
+
+    def _keep(self, data: bytes) -> None:
+        try:
+            if self._file is None:
+                folder = Path(self._spool).parent
+                for place in (folder.parent, folder):
+                    place.mkdir(mode=0o700, exist_ok=True)
+                self._file = os.fdopen(os.open(self._spool, _NEW, 0o600), "wb")
+                self._spooled = True
+                data = b"".join((self._head, self._tail, data))  # memory has all of it until now
+            self._quota.take(len(data))
+            self._kept += len(data)
+            self._file.write(data)
+        except OSError:
+            # A full disk of the host doesn't fail the command: the result says that the file is missing.
+            self.close()
+            self._discard()
+
+    def _discard(self) -> None:
+        self._spooling = False
+        _remove(self._spool)
+        self._quota.left += self._kept
+        self._kept = 0
+
+
+def kept(path: str) -> KeptOutput | None:
+    """Return the output kept there, if any."""
+    try:
+        return KeptOutput(open(path, "rb"))
+    except FileNotFoundError:
+        return None
+
+
+class KeptOutput:
+    """A ByteReader of a file of ours, which lies on the host."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    async def read(self, size: int = 65536) -> bytes:
+        return self._file.read(size)
+
+    async def aclose(self) -> None:
+        self._file.close()
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
