@@ -73,7 +73,7 @@ class Guard:
         ]
         self._most = running.limits.output_mib << 20
         self.has_printed_too_much = False
-        self._keeping: asyncio.Handle | asyncio.Task[None]
+        self._keeping: asyncio.TimerHandle | asyncio.Task[None] | None = None
 
     async def ended(self, begin: Callable[[], None], read_rest: Callable[[ExitStatus], Awaitable[bytes]]) -> ExitStatus:
         """Wait for its end.
@@ -81,18 +81,18 @@ class Guard:
         Calls `begin` once its output may be read: first a command that runs for longer than most do is kept for the
         next daemon. At its end `read_rest` reads what is left, and returns the end of it.
         """
-        loop = asyncio.get_running_loop()
         if self.background:
-            self._keeping = loop.call_soon(begin)
-        else:
-            self._keeping = loop.call_later(_SOON_SECONDS, self._keep_now, begin)
+            begin()
+        elif not self.has_ended():
+            self._keeping = asyncio.get_running_loop().call_later(_SOON_SECONDS, self._keep_now, begin)
         try:
             try:
                 status = await self._finish()
                 if isinstance(self._keeping, asyncio.Task):
                     await self._keeping
             finally:
-                self._keeping.cancel()
+                if self._keeping is not None:
+                    self._keeping.cancel()
             error_text = await read_rest(status)
         except (SandboxDiedError, GuestProtocolError) as error:
             raise await self._explained(error) from None
@@ -102,6 +102,10 @@ class Guard:
             with logged("find the limit that was hit", self.running.id):
                 return replace(status, limit=await self._limit_hit(status, error_text))
         return status
+
+    def has_ended(self) -> bool:
+        """Tell whether the command has ended and what it printed lies in its pipes: no read waits."""
+        return isinstance(reader := self.command.stdout, PipeReader) and reader.is_cut
 
     async def release(self, *, leaves: bool = False) -> None:
         """Release the command: one in the foreground is killed. If this daemon `leaves`, the next one continues a kept
@@ -149,12 +153,10 @@ class Guard:
         doesn't say that it has ended then."""
         if self._timeout is None:
             return await self.command.wait()
-        status = await self._status(self._timeout)
-        if status is not None:
+        if (status := await self._status(self._timeout)) is not None:
             return status
         await self.command.kill()
-        status = await self._status(_DEATH_SECONDS)
-        if status is None:
+        if (status := await self._status(_DEATH_SECONDS)) is None:
             id = self.command.id
             raise GuestProtocolError(
                 f"command {id} was killed, and its end is not told", hint="kill the sandbox", unended=id
@@ -240,8 +242,8 @@ class Collector:
 
     async def _read_rest(self, status: ExitStatus) -> bytes:
         if not self._pumps:
-            if all(isinstance(reader, PipeReader) and reader.is_cut for reader, _, _ in self._streams):
-                for stream in self._streams:  # no read waits
+            if self._guard.has_ended():
+                for stream in self._streams:
                     await self._pump(*stream)
             else:
                 self._begin()
