@@ -29,7 +29,7 @@ from .cleanup import Cleanup
 from .files import from_home
 from .guard import Collector, Guard, GuardedExec, redacting
 from .instance import RunningSandbox
-from .outputs import Capture, kept
+from .outputs import Capture, KeptOutput
 from .running import LIVE, RunningSandboxes
 from .sandboxes import Sandboxes, Turn
 from .streams import Outbound, Record
@@ -50,7 +50,7 @@ class Execs(Component):
     ) -> None:
         super().__init__(context)
         self._sandboxes, self._cleanup, self._policies = sandboxes, cleanup, policies
-        self.running, self.bindings, self.tasks = running, bindings, context.tasks
+        self.running, self.bindings = running, bindings
         self.kept: dict[model.ExecId, KeptExec] = {}
         """Commands of an earlier daemon, until they are closed: their callers may ask for the results."""
         self.leaves = False
@@ -74,7 +74,7 @@ class Execs(Component):
                 del self._unasked[0]
                 news = {id: command for id, command in found.items() if id not in self._own}
                 if news and not self.kept:
-                    self.tasks.start(self._end_orphans(), name="end commands whose callers have gone")
+                    self._tasks.start(self._end_orphans(), name="end commands whose callers have gone")
                 self.kept.update(news)
             self._own.clear()
 
@@ -176,7 +176,7 @@ class Execs(Component):
                 before = await _hits(running)
                 command = await _started(running, spec, id, background=background)
             except GuestProtocolError as error:
-                raise await self.running.disobeyed(running, error) from None
+                raise await self.running.explained(running, error) from None
             redaction, seconds = self.bindings.redaction(row.id), spec.timeout_seconds
             return Guard(self.running, running, before, command, seconds, redaction, background=background)
 
@@ -198,9 +198,10 @@ class Execs(Component):
         ending, number = (".out", 1) if action.stream == "stdout" else (".err", 2)
         async with self._sandboxes.use(action.sandbox, op) as (row, running):
             path = f"{self._cleanup.outputs}/{row.id}/{action.exec}{ending}"
-            inner: model.ByteReader | None = await asyncio.to_thread(kept, path)
             try:
-                if inner is None:
+                try:
+                    inner = KeptOutput(await asyncio.to_thread(open, path, "rb"))
+                except FileNotFoundError:
                     inner = await running.instance.output(model.ExecId(action.exec), number)
             except NotFoundError:
                 raise NotFoundError(

@@ -67,19 +67,23 @@ class Guard:
         self._before = before
         # Of a background command the backend keeps the time, also when this service is dead.
         self._timeout = None if background else timeout_seconds
-        self.meters = [
+        self.out, self.err = (
             redacting(redaction, keeps_end=is_error, blocked=self._prints_too_much, unblock=self.end_for_output)
             for is_error in (False, True)
-        ]
+        )
+        streams = (("out", command.stdout, self.out), ("err", command.stderr, self.err))
+        self.meters = {name: meter for name, reader, meter in streams if reader is not None}
+        """Of the streams that the record tells of."""
         self._most = running.limits.output_mib << 20
         self.has_printed_too_much = False
         self._keeping: asyncio.TimerHandle | asyncio.Task[None] | None = None
 
-    async def ended(self, begin: Callable[[], None], read_rest: Callable[[ExitStatus], Awaitable[bytes]]) -> ExitStatus:
+    async def ended(self, begin: Callable[[], None], read_rest: Callable[[bool], Awaitable[bytes]]) -> ExitStatus:
         """Wait for its end.
 
         Calls `begin` once its output may be read: first a command that runs for longer than most do is kept for the
-        next daemon. At its end `read_rest` reads what is left, and returns the end of it.
+        next daemon. At its end `read_rest` reads what is left. If it is told that the command failed, it returns the
+        last bytes.
         """
         if self.background:
             begin()
@@ -93,12 +97,13 @@ class Guard:
             finally:
                 if self._keeping is not None:
                     self._keeping.cancel()
-            error_text = await read_rest(status)
+            has_failed = status.limit is None and status.code != 0
+            error_text = await read_rest(has_failed)
         except (SandboxDiedError, GuestProtocolError) as error:
-            raise await self._explained(error) from None
+            raise await self.sandboxes.explained(self.running, error) from None
         if self.has_printed_too_much:
             return replace(status, limit=Limit.OUTPUT)
-        if status.limit is None and status.code != 0:
+        if has_failed:
             with logged("find the limit that was hit", self.running.id):
                 return replace(status, limit=await self._limit_hit(status, error_text))
         return status
@@ -111,23 +116,19 @@ class Guard:
         """Release the command: one in the foreground is killed. If this daemon `leaves`, the next one continues a kept
         command."""
         try:
-            if leaves:
-                await self.command.leave()
-            else:
-                await self.command.aclose()
+            await (self.command.leave() if leaves else self.command.aclose())
         except (SandboxDiedError, GuestProtocolError) as error:
-            raise await self._explained(error) from None
+            raise await self.sandboxes.explained(self.running, error) from None
 
     def passed(self) -> dict[str, object]:
-        """Return what was read of its streams so far, for the record."""
-        streams = (("out", self.command.stdout, self.meters[0]), ("err", self.command.stderr, self.meters[1]))
-        printed = {name: meter.content() for name, reader, meter in streams if reader is not None}
-        return {"exec": self.command.id, "pid": self.command.pid, **printed}
+        """Return what has passed through its streams so far, for the record."""
+        passed = {name: meter.content() for name, meter in self.meters.items()}
+        return {"exec": self.command.id, "pid": self.command.pid, **passed}
 
     @property
     def room(self) -> int:
         """How many bytes it may still print."""
-        return self._most - self.meters[0].length - self.meters[1].length
+        return self._most - self.out.length - self.err.length
 
     async def end_for_output(self) -> None:
         if not self.has_printed_too_much:
@@ -179,12 +180,6 @@ class Guard:
             left = await stopwatch.left(seconds)
         return None
 
-    async def _explained(self, error: SandboxDiedError | GuestProtocolError) -> Exception:
-        """Return the error to raise."""
-        if isinstance(error, SandboxDiedError):
-            return await self.sandboxes.dead(self.running.row)
-        return await self.sandboxes.disobeyed(self.running, error)
-
     async def _limit_hit(self, status: ExitStatus, error_text: bytes) -> Limit | None:
         """Return the limit that a command which failed has exceeded.
 
@@ -211,8 +206,7 @@ class Collector:
 
     def __init__(self, guard: Guard, out: Capture, err: Capture) -> None:
         self._guard, self._out, self._err = guard, out, err
-        command, (out_meter, err_meter) = guard.command, guard.meters
-        streams = ((command.stdout, out, out_meter), (command.stderr, err, err_meter))
+        streams = ((guard.command.stdout, out, guard.out), (guard.command.stderr, err, guard.err))
         self._streams = [(reader, capture, meter) for reader, capture, meter in streams if reader is not None]
         self._pumps: list[asyncio.Task[None]] = []
 
@@ -240,7 +234,7 @@ class Collector:
         loop = asyncio.get_running_loop()
         self._pumps.extend(loop.create_task(self._pump(*stream)) for stream in self._streams)
 
-    async def _read_rest(self, status: ExitStatus) -> bytes:
+    async def _read_rest(self, has_failed: bool) -> bytes:
         if not self._pumps:
             if self._guard.has_ended():
                 for stream in self._streams:
@@ -255,7 +249,7 @@ class Collector:
                 pump.result()
             if pending and (self._guard.room == before or self._guard.has_printed_too_much):
                 break  # what is beyond the limit is not kept
-        return b"" if status.code == 0 else self._err.ending() or self._out.ending()
+        return self._err.ending() or self._out.ending() if has_failed else b""
 
     async def _pump(self, reader: ByteReader, capture: Capture, meter: Meter) -> None:
         size = _SMALL_READ
@@ -292,13 +286,13 @@ class GuardedExec:
         command, record = guard.command, Record(guard.running.row, guard.sandboxes, None)
         self.id, self.pid = command.id, command.pid
         self._readable = asyncio.Event()
-        self.stdout, self.stderr = (
-            None if reader is None else Outbound(reader, meter, record, after=self._readable)
-            for reader, meter in zip((command.stdout, command.stderr), guard.meters, strict=True)
-        )
+        out, err = command.stdout, command.stderr
+        self.stdout = None if out is None else Outbound(out, guard.out, record, after=self._readable)
+        self.stderr = None if err is None else Outbound(err, guard.err, record, after=self._readable)
         waking = record.waking(digests=not typed)
         self.stdin = None if command.stdin is None else Inbound(command.stdin, waking, record)
-        self._written = None if typed or command.stdin is None else waking
+        if self.stdin is not None and not typed:
+            guard.meters["in"] = waking
         self._recorded: dict[str, object] | None = None
         self._closing = False
         self._end = tasks.start(self._supervise(), name=f"exec {command.id}")
@@ -343,12 +337,7 @@ class GuardedExec:
     async def aclose(self) -> None:
         if self._kept is not None:
             self._kept.pop(self.id, None)
-        if self._end.done():
-            await self._guard.release()
-            if self._recorded is not None and self._recorded != (passed := self._passed()):
-                self._recorded = passed  # it ended before all was read of what it had printed
-                self._op.amend("exec.streams", passed)
-            return
+        had_ended = self._end.done()
         self._closing = True
         self._end.cancel()  # before the command's end: a waiting caller gets the error that the handle is closed
         try:
@@ -356,7 +345,11 @@ class GuardedExec:
         except BaseException as error:
             self._op.failed(error)
             raise
-        self._done({"let_go": self._guard.background, "killed": not self._guard.background})
+        if not had_ended:
+            self._done({"let_go": self._guard.background, "killed": not self._guard.background})
+        elif self._recorded is not None and self._recorded != (passed := self._guard.passed()):
+            self._recorded = passed  # it ended before all was read of what it had printed
+            self._op.amend("exec.streams", passed)
 
     async def _supervise(self) -> ExitStatus | Exception:
         """Return errors as a result: no caller may be waiting, and the record holds them."""
@@ -375,22 +368,17 @@ class GuardedExec:
         self._done({"status": status})
         return status
 
-    async def _read_rest(self, status: ExitStatus) -> bytes:
+    async def _read_rest(self, has_failed: bool) -> bytes:
         """Let the caller read. Of a failed command wait for the end of stderr, as far as the caller takes it."""
         self._readable.set()
         await asyncio.sleep(0)  # the waiting caller begins to read
-        if status.code != 0 and not self._guard.has_printed_too_much and self.stderr is not None and self.stderr.flow:
+        if has_failed and self.stderr is not None and self.stderr.flow is not None:
             await self.stderr.flow.caught_up()
-        return self._guard.meters[1].ending
+        return self._guard.err.ending
 
     def _done(self, how: dict[str, object]) -> None:
-        self._recorded = self._passed()
+        self._recorded = self._guard.passed()
         self._op.done({**how, **self._recorded})
-
-    def _passed(self) -> dict[str, object]:
-        """Return what the caller has read and written so far."""
-        written = {} if self._written is None else {"in": self._written.content()}
-        return {**written, **self._guard.passed()}
 
 
 def redacting(redaction: Redaction | None, **options: Any) -> Meter:

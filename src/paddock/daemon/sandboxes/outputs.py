@@ -38,7 +38,6 @@ class Capture:
         self._spool = spool
         self._file: BinaryIO | None = None
         self._spooling = True
-        self._spooled = False
         self.total = 0
 
     def add(self, data: bytes) -> None:
@@ -66,18 +65,17 @@ class Capture:
             head=bytes(self._head),
             tail=bytes(self._tail[-self._tail_size :]) if self._tail_size else b"",
             total_bytes=self.total,
-            file=self._spool if self._spooled and self._spooling else None,
+            file=self._spool if self._kept else None,
         )
 
     def close(self) -> None:
         """Close the file. Without room on disk for the buffered rest, delete it."""
-        file, self._file = self._file, None
-        if file is None:
-            return
-        try:
-            file.close()
-        except OSError:
-            self._discard()
+        if self._file is not None:
+            try:
+                self._file.close()
+            except OSError:
+                self._discard()
+            self._file = None
 
     def _keep(self, data: bytes) -> None:
         try:
@@ -86,7 +84,6 @@ class Capture:
                 for place in (folder.parent, folder):
                     place.mkdir(mode=0o700, exist_ok=True)
                 self._file = os.fdopen(os.open(self._spool, _NEW, 0o600), "wb")
-                self._spooled = True
                 data = b"".join((self._head, self._tail, data))  # memory has all of it until now
             self._quota.take(len(data))
             self._kept += len(data)
@@ -101,14 +98,6 @@ class Capture:
         _remove(self._spool)
         self._quota.left += self._kept
         self._kept = 0
-
-
-def kept(path: str) -> KeptOutput | None:
-    """Return the output kept there, if any."""
-    try:
-        return KeptOutput(open(path, "rb"))
-    except FileNotFoundError:
-        return None
 
 
 class KeptOutput:

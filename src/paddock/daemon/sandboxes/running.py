@@ -159,12 +159,12 @@ class RunningSandboxes(Component):
             return _no_answer(row) if checked.restoring is None else _away(row)
         return died(checked.sandbox)
 
-    async def disobeyed(self, running: RunningSandbox, error: GuestProtocolError) -> PaddockError:
+    async def explained(self, running: RunningSandbox, error: SandboxDiedError | GuestProtocolError) -> PaddockError:
         """Return the error to raise. If a guest doesn't end a command that it should, the sandbox ends, without asking
         anything inside."""
-        if "unended" not in error.details or self._tasks.closed:
+        if isinstance(error, GuestProtocolError) and ("unended" not in error.details or self._tasks.closed):
             return error
-        if running.dying:
+        if isinstance(error, SandboxDiedError) or running.dying:
             return await self.dead(running.row)
         running.dying = True
         return died((await self.kill(running.id, error.message)).sandbox)
