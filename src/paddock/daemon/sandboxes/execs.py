@@ -29,7 +29,7 @@ from .cleanup import Cleanup
 from .files import from_home
 from .guard import Collector, Guard, GuardedExec, redacting
 from .instance import RunningSandbox
-from .outputs import Capture, KeptOutput
+from .outputs import KeptOutput
 from .running import LIVE, RunningSandboxes
 from .sandboxes import Sandboxes, Turn
 from .streams import Outbound, Record
@@ -114,18 +114,14 @@ class Execs(Component):
                 guard = await self._start(action, id, op, turn)
         except (ProgramNotFoundError, ProgramNotExecutableError) as error:
             return _not_started(id, error, op)
-        spool = f"{self._cleanup.outputs}/{guard.running.id}/{id}"
-        out = Capture(action.capture_bytes, spool + ".out", guard.running.outputs)
-        err = Capture(action.capture_bytes, spool + ".err", guard.running.outputs)
+        collector = Collector(guard, action.capture_bytes, f"{self._cleanup.outputs}/{guard.running.id}/{id}")
         try:
-            status = await Collector(guard, out, err).run(action.input)
+            status = await collector.run(action.input)
         finally:
-            out.close()
-            err.close()
             self.kept.pop(id, None)
             await guard.release(leaves=self.leaves)
         op.done({"status": status, **guard.passed()})
-        return model.ExecResult(id=id, status=status, out=out.output(), err=err.output())
+        return model.ExecResult(id=id, status=status, out=collector.out.output(), err=collector.err.output())
 
     @handles(model.StartExec)
     async def start(self, action: model.StartExec, op: Operation) -> model.ExecHandle:

@@ -202,11 +202,13 @@ class Guard:
 
 
 class Collector:
-    """Run a command for a caller that waits for its output: captures read it."""
+    """Run a command for a caller that waits for its output: captures of `capture_bytes` each read it."""
 
-    def __init__(self, guard: Guard, out: Capture, err: Capture) -> None:
-        self._guard, self._out, self._err = guard, out, err
-        streams = ((guard.command.stdout, out, guard.out), (guard.command.stderr, err, guard.err))
+    def __init__(self, guard: Guard, capture_bytes: int, spool: str) -> None:
+        self._guard = guard
+        self.out = Capture(capture_bytes, spool + ".out", guard.running)
+        self.err = Capture(capture_bytes, spool + ".err", guard.running)
+        streams = ((guard.command.stdout, self.out, guard.out), (guard.command.stderr, self.err, guard.err))
         self._streams = [(reader, capture, meter) for reader, capture, meter in streams if reader is not None]
         self._pumps: list[asyncio.Task[None]] = []
 
@@ -228,6 +230,8 @@ class Collector:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+            self.out.close()
+            self.err.close()
 
     def _begin(self) -> None:
         """Read both streams."""
@@ -249,7 +253,7 @@ class Collector:
                 pump.result()
             if pending and (self._guard.room == before or self._guard.has_printed_too_much):
                 break  # what is beyond the limit is not kept
-        return self._err.ending() or self._out.ending() if has_failed else b""
+        return self.err.ending() or self.out.ending() if has_failed else b""
 
     async def _pump(self, reader: ByteReader, capture: Capture, meter: Meter) -> None:
         size = _SMALL_READ

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from paddock.backends.base import Backend, Instance
 from paddock.daemon.store.database import Row
 
-from .outputs import OutputQuota
-
 _log = logging.getLogger("paddock")
 
 
@@ -20,7 +18,8 @@ class RunningSandbox:
     def __init__(self, row: Row, backend: Backend, instance: Instance) -> None:
         self.id, self.row, self.backend, self.instance = row.id, row, backend, instance
         self.limits = row.sandbox.spec.limits
-        self.outputs = OutputQuota(self.limits)
+        self.outputs_left = max(self.limits.disk_mib, self.limits.output_mib) << 20
+        """Bytes that the outputs of its commands may still take on the host's disk."""
         self.watch: asyncio.Task[None] | None = None
         self.server: asyncio.Task[None] | None = None
         """Serves the programs inside that may create nested sandboxes."""

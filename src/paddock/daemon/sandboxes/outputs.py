@@ -8,29 +8,18 @@ import os
 from pathlib import Path
 from typing import BinaryIO
 
-from paddock.model import Limits, Output
+from paddock.model import Output
+
+from .instance import RunningSandbox
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-
-
-class OutputQuota:
-    """Count the bytes that outputs of one sandbox may still take on the host's disk: at first its `disk_mib`."""
-
-    def __init__(self, limits: Limits) -> None:
-        self.left = max(limits.disk_mib, limits.output_mib) << 20
-
-    def take(self, size: int) -> None:
-        """Take so many bytes. Raises OSError if less is left."""
-        if size > self.left:
-            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
-        self.left -= size
 
 
 class Capture:
     """Capture at most `limit` bytes. If more comes, all of it goes to `spool` as well, from the first byte on."""
 
-    def __init__(self, limit: int, spool: str, quota: OutputQuota) -> None:
-        self._quota, self._kept = quota, 0
+    def __init__(self, limit: int, spool: str, running: RunningSandbox) -> None:
+        self._running, self._kept = running, 0
         self._head_size = (limit + 1) // 2
         self._tail_size = limit // 2
         self._head = bytearray()
@@ -85,18 +74,20 @@ class Capture:
                     place.mkdir(mode=0o700, exist_ok=True)
                 self._file = os.fdopen(os.open(self._spool, _NEW, 0o600), "wb")
                 data = b"".join((self._head, self._tail, data))  # memory has all of it until now
-            self._quota.take(len(data))
+            if len(data) > self._running.outputs_left:
+                raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+            self._running.outputs_left -= len(data)
             self._kept += len(data)
             self._file.write(data)
         except OSError:
-            # A full disk of the host doesn't fail the command: the result says that the file is missing.
+            # A full disk or quota doesn't fail the command: the result says that the file is missing.
             self.close()
             self._discard()
 
     def _discard(self) -> None:
         self._spooling = False
         _remove(self._spool)
-        self._quota.left += self._kept
+        self._running.outputs_left += self._kept
         self._kept = 0
 
 

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 
 from paddock import model
 from paddock.backends.base import Backend, Instance, SandboxPlan, TreeMount
+from paddock.backends.pump import Meter
 from paddock.daemon.context import Component, Operation
 from paddock.daemon.store.trees import REPOSITORY, WORKSPACE
 from paddock.daemon.tasks import in_thread
@@ -115,7 +116,7 @@ class UtilitySandbox:
         argv = ("/bin/sh", "-c", script, "sh", *arguments)
         spec = ExecSpec(argv=argv, env=env, user=user, stdin=input is not None)
         handle = await self.instance.start(spec, id=ExecId(mint(IdPrefix.EXEC)), background=False)
-        out, errors = bytearray(), bytearray()
+        out, errors = bytearray(), Meter(digests=False, keeps_end=True)
 
         def take(data: bytes) -> None:
             if len(out) + len(data) > output_bytes:
@@ -127,7 +128,7 @@ class UtilitySandbox:
                 assert handle.stdout is not None
                 assert handle.stderr is not None
                 group.create_task(_pump(handle.stdout, sink or take))
-                group.create_task(_pump(handle.stderr, lambda data: _keep_end(errors, data)))
+                group.create_task(_pump(handle.stderr, errors.add))
                 if input is not None:
                     assert handle.stdin is not None
                     group.create_task(_feed(handle.stdin, input))
@@ -141,7 +142,7 @@ class UtilitySandbox:
             self._left = max(0.0, seconds - (time.monotonic() - began))
         self._done.append({"argv": list(argv[:2]), "status": status})
         if status.exit_code:
-            text = bytes(errors).decode(errors="replace").strip() or "no words"
+            text = errors.ending.decode(errors="replace").strip() or "no words"
             raise ErrandFailedError(f"{argv[0]} ended with {status.exit_code}: {text}"[:_ERROR_BYTES])
         return bytes(out)
 
@@ -219,8 +220,3 @@ async def _feed(writer: ByteWriter, chunks: Iterable[bytes]) -> None:
     except (BrokenPipeError, ConnectionError):
         return  # it need not read what it is given; how it ends says what became of it
     await writer.aclose()
-
-
-def _keep_end(errors: bytearray, data: bytes) -> None:
-    errors += data
-    del errors[:-_ERROR_BYTES]
