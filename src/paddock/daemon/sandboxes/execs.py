@@ -138,9 +138,8 @@ class Execs(Component):
     ) -> Guard:
         async with self._sandboxes.use(sandbox, op) as (row, running):
             before = await _hits(running)  # an earlier limit may not have been its own
-            found = running.instance.take_up(id) if is_kept else running.instance.attach(id)
             try:
-                command = await found
+                command = await (running.instance.take_up(id) if is_kept else running.instance.attach(id))
             except NotFoundError:
                 if not is_kept:
                     raise

@@ -263,7 +263,8 @@ class Collector:
                 if not self._keep(capture, meter, meter.feed(data)):
                     await self._guard.end_for_output()
         finally:
-            self._keep(capture, meter, meter.feed(b""))
+            if held_back := meter.feed(b""):
+                self._keep(capture, meter, held_back)
 
     def _keep(self, capture: Capture, meter: Meter, data: bytes) -> bool:
         """Keep what is within the output limit. Return whether that was all."""
