@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from functools import partial
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class PauseClock:
@@ -72,6 +75,22 @@ class Stopwatch:
         await self._pause_clock.over()
         stood = self._pause_clock.seconds - self._stood
         return seconds - (_now() - self._start - stood)
+
+
+async def within(seconds: float, pause_clock: PauseClock, wait: Callable[[], Awaitable[T]]) -> T | None:
+    """Return what `wait` returns, or None after so many seconds, except those in which the sandbox is paused. It is
+    called again after a pause."""
+    left, stopwatch = seconds, Stopwatch(pause_clock)
+    while left > 0:
+        timeout = asyncio.timeout(left)
+        try:
+            async with timeout:
+                return await wait()
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+        left = await stopwatch.left(seconds)
+    return None
 
 
 def _now() -> float:

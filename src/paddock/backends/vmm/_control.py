@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from paddock.backends.pause_clock import PauseClock, Stopwatch
+from paddock.backends.pause_clock import PauseClock, within
 from paddock.errors import BY_CODE, GuestLostError, GuestProtocolError, PaddockError, SandboxDiedError
 from paddock.vmm.control import MOST_BYTES
 from paddock.wire import Frame, Kind, WireError, close_all, copy_all
@@ -60,20 +60,15 @@ class Control(Duplex):
         **fields: object,
     ) -> T:
         """Return the reply. Raises the PaddockError of a refusal, SandboxDiedError, or GuestLostError."""
-        waited = Stopwatch(self.pause_clock)
         body = json.dumps({"op": op, **fields}).encode()
         answer = asyncio.ensure_future(self.ask(body, copy_all(fds)))
         try:
-            await asyncio.wait((answer,), timeout=seconds)
-            while seconds is not None and not answer.done():
-                left = await waited.left(seconds)
-                if left <= 0:
-                    raise GuestLostError(
-                        f"the controller has not answered for {seconds:g} s",
-                        hint="try again; end the sandbox if an earlier version of paddock made it: paddock kill ID",
-                    )
-                await asyncio.wait((answer,), timeout=left)
-            frame = answer.result()
+            if seconds is not None and not await within(seconds, self.pause_clock, lambda: asyncio.wait((answer,))):
+                raise GuestLostError(
+                    f"the controller has not answered for {seconds:g} s",
+                    hint="try again; end the sandbox if an earlier version of paddock made it: paddock kill ID",
+                )
+            frame = await answer
         except OSError:
             raise self._failure from None
         finally:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from paddock.backends.base import Command, KeptExec
 from paddock.backends.guest.pipes import PipeReader
-from paddock.backends.pause_clock import Stopwatch
+from paddock.backends.pause_clock import within
 from paddock.backends.pump import Meter
 from paddock.daemon.context import Operation
 from paddock.daemon.tasks import Tasks
@@ -154,10 +154,11 @@ class Guard:
         doesn't say that it has ended then."""
         if self._timeout is None:
             return await self.command.wait()
-        if (status := await self._status(self._timeout)) is not None:
+        clock = self.running.instance.pause_clock
+        if (status := await within(self._timeout, clock, self.command.wait)) is not None:
             return status
         await self.command.kill()
-        if (status := await self._status(_DEATH_SECONDS)) is None:
+        if (status := await within(_DEATH_SECONDS, clock, self.command.wait)) is None:
             id = self.command.id
             raise GuestProtocolError(
                 f"command {id} was killed, and its end is not told", hint="kill the sandbox", unended=id
@@ -165,20 +166,6 @@ class Guard:
         if status.code is not None and status.duration_seconds < self._timeout:
             return status  # it had ended by itself, and in time: it is we who have stood still, or were slow
         return replace(status, limit=Limit.TIME)
-
-    async def _status(self, seconds: float) -> ExitStatus | None:
-        """None: it runs on after so many seconds. Those in which it stood still do not count."""
-        left, stopwatch = seconds, Stopwatch(self.running.instance.pause_clock)
-        while left > 0:
-            timeout = asyncio.timeout(left)
-            try:
-                async with timeout:
-                    return await self.command.wait()
-            except TimeoutError:
-                if not timeout.expired():
-                    raise
-            left = await stopwatch.left(seconds)
-        return None
 
     async def _limit_hit(self, status: ExitStatus, error_text: bytes) -> Limit | None:
         """Return the limit that a command which failed has exceeded.
