@@ -82,8 +82,7 @@ class Guard:
         """Wait for its end.
 
         Calls `begin` once its output may be read: first a command that runs for longer than most do is kept for the
-        next daemon. At its end `read_rest` reads what is left. If it is told that the command failed, it returns the
-        last bytes.
+        next daemon. At its end `read_rest` reads what is left. For a command that failed it returns the last bytes.
         """
         if self.background:
             begin()

@@ -1,4 +1,4 @@
-"""Hold what commands print: memory has the beginning and end of each stream, a file all of it if these are not all."""
+"""Hold what commands print. Memory has the beginning and end of each stream, a file all of one that is longer."""
 
 from __future__ import annotations
 
