@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import hashlib
 import os
 import signal
@@ -103,6 +104,21 @@ async def test_a_day_in_the_life(rig: Rig) -> None:
         with pytest.raises(SandboxDiedError, match=f"killed by {ME.name}"):
             await service.perform(RunExec(sandbox=id, spec=sh("true")), ME)
         await until(lambda: rig.pool.names() == ())
+
+
+@pytest.mark.parametrize("seconds", ["0", "0.02"])
+async def test_a_command_that_has_ended_leaves_nothing_to_the_garbage_collector(rig: Rig, seconds: str) -> None:
+    async with opened(rig) as service:
+        action = RunExec(sandbox=await make(service), spec=ExecSpec(argv=("sleep", seconds)))
+        await service.perform(action, ME)
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(20):
+                await service.perform(action, ME)
+            assert gc.collect() < 20, "objects"
+        finally:
+            gc.enable()
 
 
 async def test_output_beyond_the_capture_and_beyond_the_limit(rig: Rig) -> None:

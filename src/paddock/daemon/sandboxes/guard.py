@@ -67,10 +67,7 @@ class Guard:
         self._before = before
         # Of a background command the backend keeps the time, also when this service is dead.
         self._timeout = None if background else timeout_seconds
-        self.out, self.err = (
-            redacting(redaction, keeps_end=is_error, blocked=self._prints_too_much, unblock=self.end_for_output)
-            for is_error in (False, True)
-        )
+        self.out, self.err = redacting(redaction), redacting(redaction, keeps_end=True)
         streams = (("out", command.stdout, self.out), ("err", command.stderr, self.err))
         self.meters = {name: meter for name, reader, meter in streams if reader is not None}
         """Of the streams that the record tells of."""
@@ -135,7 +132,7 @@ class Guard:
             with logged("kill the command that printed too much", self.command.id):
                 await self.command.kill()
 
-    def _prints_too_much(self) -> bool:
+    def prints_too_much(self) -> bool:
         return self.room < 0 and not self.has_printed_too_much
 
     def _keep_now(self, begin: Callable[[], None]) -> None:
@@ -276,6 +273,9 @@ class GuardedExec:
         """Its caller follows it already, and has begun to read."""
         command, record = guard.command, Record(guard.running.row, guard.sandboxes, None)
         self.id, self.pid = command.id, command.pid
+        # A guard that did this by itself would leave a cycle of references to the garbage collector after each `exec`.
+        for meter in (guard.out, guard.err):
+            meter.blocked, meter.unblock = guard.prints_too_much, guard.end_for_output
         self._readable = asyncio.Event()
         out, err = command.stdout, command.stderr
         self.stdout = None if out is None else Outbound(out, guard.out, record, after=self._readable)
