@@ -112,6 +112,9 @@ async def test_kept_outputs_take_no_more_of_the_host_than_the_sandbox_may_of_its
         assert {path.stat().st_size for path in (rig.state_dir / "outputs" / id).iterdir()} == {400_000}
         small = await run(service, id, "head -c 200000 /dev/zero", capture_bytes=9)
         assert small.out.file is not None, "what the third had taken was given back"
+    async with rig.service() as service:
+        later = await run(service, id, "head -c 400000 /dev/zero", capture_bytes=9)
+        assert later.out.file is None, "a daemon counts what an earlier one has kept"
 
 
 async def test_output_of_exactly_the_capture_is_whole_and_has_no_file(rig: Rig) -> None:

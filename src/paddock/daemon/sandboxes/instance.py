@@ -18,8 +18,8 @@ class RunningSandbox:
     def __init__(self, row: Row, backend: Backend, instance: Instance) -> None:
         self.id, self.row, self.backend, self.instance = row.id, row, backend, instance
         self.limits = row.sandbox.spec.limits
-        self.outputs_left = max(self.limits.disk_mib, self.limits.output_mib) << 20
-        """Bytes that the outputs of its commands may still take on the host's disk."""
+        self.outputs_left: int | None = None
+        """Bytes that the outputs of its commands may still take on the host's disk. None: nobody has counted yet."""
         self.watch: asyncio.Task[None] | None = None
         self.server: asyncio.Task[None] | None = None
         """Serves the programs inside that may create nested sandboxes."""

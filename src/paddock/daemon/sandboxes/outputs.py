@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import BinaryIO
 
-from paddock.model import Output
+from paddock.model import Limits, Output
 
 from .instance import RunningSandbox
 
@@ -74,21 +74,29 @@ class Capture:
                     place.mkdir(mode=0o700, exist_ok=True)
                 self._file = os.fdopen(os.open(self._spool, _NEW, 0o600), "wb")
                 data = b"".join((self._head, self._tail, data))  # memory has all of it until now
-            if len(data) > self._running.outputs_left:
-                raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
-            self._running.outputs_left -= len(data)
-            self._kept += len(data)
+            self._take(len(data))
             self._file.write(data)
         except OSError:
             # A full disk or quota doesn't fail the command: the result says that the file is missing.
             self.close()
             self._discard()
 
+    def _take(self, size: int) -> None:
+        """Count bytes of the file, or give them back. Raises OSError if less is left."""
+        left = self._running.outputs_left
+        if left is None:
+            left = _left(self._running.limits, Path(self._spool).parent)
+        if size > left:
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+        self._running.outputs_left = left - size
+        self._kept += size
+
     def _discard(self) -> None:
         self._spooling = False
-        _remove(self._spool)
-        self._running.outputs_left += self._kept
-        self._kept = 0
+        with contextlib.suppress(OSError):
+            os.unlink(self._spool)
+        if self._kept:
+            self._take(-self._kept)
 
 
 class KeptOutput:
@@ -104,6 +112,6 @@ class KeptOutput:
         self._file.close()
 
 
-def _remove(path: str) -> None:
-    with contextlib.suppress(OSError):
-        os.unlink(path)
+def _left(limits: Limits, folder: Path) -> int:
+    """Return the bytes that outputs may still take: those of an earlier daemon are there already."""
+    return (max(limits.disk_mib, limits.output_mib) << 20) - sum(entry.stat().st_size for entry in os.scandir(folder))
