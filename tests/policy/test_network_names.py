@@ -200,7 +200,7 @@ def test_an_escaped_slash_is_allowed_only_in_both_readings_and_denied_in_either(
         *(("127.0.0.1", "loopback"), ("10.1.2.3", "private"), ("172.31.0.1", "private"), ("192.168.1.1", "private")),
         *(("169.254.169.254", "metadata"), ("168.63.129.16", "metadata"), ("fd00:ec2::254", "metadata")),
         *(("fd20:ce::254", "metadata"), ("fd00:42::42", "metadata"), ("fd00:ec2::23", "metadata")),
-        *(("169.254.170.23", "metadata"), ("64:ff9b::a9fe:aa17", "metadata")),
+        *(("169.254.170.23", "metadata"), ("64:ff9b::a9fe:aa17", "metadata"), ("::ffff:0:a00:1", "SIIT")),
         *(("169.254.1.1", "link-local"), ("100.64.0.1", "CGNAT"), ("100.100.100.200", "metadata")),
         *(("224.0.0.1", "multicast"), ("255.255.255.255", "reserved"), ("0.0.0.0", "unspecified"), ("0.1.2.3", "unsp")),
         *(("198.18.0.1", "benchmarks"), ("::", "unspecified"), ("::1", "loopback"), ("fe80::1", "link-local")),

@@ -36,6 +36,7 @@ _NAMED = {
     "a black hole": "100::/64",
     "a tunnel (Teredo)": "2001::/32",
     "segment routing": "5f00::/16",
+    "reserved, and for translators (SIIT)": "::/8",
 }
 """The first match gives the name: the metadata services lie within wider blocks."""
 SPECIAL = tuple(
