@@ -191,9 +191,11 @@ def test_an_error_that_quotes_an_answer_tells_no_value(field: bytes, *, h2: bool
     asyncio.run(through(work))
 
 
-def rounds_of(of: type, monkeypatch: pytest.MonkeyPatch) -> tuple[list[tuple[int, int]], Coroutine[None, None, None]]:
-    """Note each call of `feed` with data: the round of the loop, and the size. And a task that counts the rounds."""
-    rounds, taken, feed = [0], list[tuple[int, int]](), of.feed
+def rounds_of(
+    of: type, monkeypatch: pytest.MonkeyPatch, method: str = "feed"
+) -> tuple[list[tuple[int, int]], Coroutine[None, None, None]]:
+    """Note the round of the loop and the size at each call with much data. Return the notes, and a task that counts."""
+    rounds, taken, feed = [0], list[tuple[int, int]](), getattr(of, method)
 
     async def count() -> None:
         while True:
@@ -205,8 +207,31 @@ def rounds_of(of: type, monkeypatch: pytest.MonkeyPatch) -> tuple[list[tuple[int
             taken.append((rounds[0], len(data)))
         return feed(self, data)
 
-    monkeypatch.setattr(of, "feed", note)
+    monkeypatch.setattr(of, method, note)
     return taken, count()
+
+
+def test_heads_of_answers_are_searched_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken, count = rounds_of(UnescapedReplacer, monkeypatch, "whole")
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(HEAD)
+        waiting.append(writer)
+        if len(waiting) == 8:
+            for each in waiting:
+                each.write(b"HTTP/1.1 200 OK\r\nX: %b\r\nContent-Length: 0\r\n\r\n" % (b"%41" * 10_000))
+                each.close()
+
+    async def work(world: Rig, _: int) -> None:
+        port = await world.server(serve, tls="a.test")
+        world.aim("a.test", port)
+        counting = asyncio.get_running_loop().create_task(count)
+        await asyncio.gather(*(world.ask(get(f"a.test:{port}"), tls="a.test") for _ in range(8)))
+        counting.cancel()
+        assert len({when for when, _ in taken}) == len(taken) == 8
+
+    waiting: list[asyncio.StreamWriter] = []
+    asyncio.run(through(work))
 
 
 LONG = b"".join(b"%41" * 700 + random.Random(n).randbytes(18) for n in range(500))

@@ -251,6 +251,7 @@ class Relay:
                 raise UpstreamFailed(f"the server's answer is malformed: {error}") from None
             book = self._network.secrets
             if book:
+                await self._network.turn()  # other sandboxes wait while it searches
                 response.phrase = book.redaction().whole(response.phrase)
             if response.status >= 200 or response.status == 101:
                 self._connection.limit(None)
@@ -292,7 +293,7 @@ class Relay:
         try:
             while True:
                 if body.filter is not None:
-                    await self._network.turn()  # other sandboxes wait while it searches
+                    await self._network.turn()
                 data = body.take_filtered(server.buffer)
                 if data or body.done or kept is None:  # of a file that is kept nothing is said before a part is right
                     self.send(data, body.last)
