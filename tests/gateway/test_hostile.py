@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paddock.errors import UnrecordedError
+from paddock.gateway.proxy import upstream
 from paddock.gateway.proxy.stream import HIGH_WATER, SCRATCH_BYTES, ConnectionLost, Inbound, ProxyStream
 from paddock.model.egress import RequestVerdict, Tier
 from tests.gateway.hellos import client_hello
@@ -149,6 +150,32 @@ def test_bytes_that_wait_to_be_sent_are_not_overwritten_by_those_of_another_sand
             stream.get_buffer(-1)[: len(data)] = data
             stream.buffer_updated(len(data))
         assert [bytes(kept) for kept in transport.kept] == [b"first", b"mine"]
+
+    asyncio.run(work())
+
+
+def test_names_that_resolve_slowly_leave_the_resolver_to_other_sandboxes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upstream, "DIAL_SECONDS", 0.2)
+
+    async def work() -> None:
+        async with running(Rig(Policy({"slow.test": Tier.INSPECT}))) as world:
+            answered, asked = asyncio.Event(), list[str]()
+
+            async def resolve(name: str) -> list[str]:
+                asked.append(name)
+                await answered.wait()
+                return ["127.0.0.1"]
+
+            world.resolve = resolve
+            world.aim("slow.test", 80)
+            replies = await asyncio.gather(*[world.ask(get("slow.test")) for _ in range(20)])
+            assert all(b" 504 " in reply for reply in replies)
+            assert len(asked) == 4  # which the resolver still has
+            await world.gateway.open(world.network("sb_2"))
+            world.origin = (world.synthetic("slow.test", "sb_2"), 80)
+            assert b" 504 " in await world.ask(get("slow.test"))
+            assert len(asked) == 5
+            answered.set()
 
     asyncio.run(work())
 

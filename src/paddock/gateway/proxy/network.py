@@ -46,6 +46,8 @@ from .upstream import Dialer, Pool
 MOST_HELD_BYTES = 32 << 20
 PATIENCE_SECONDS = 2.0
 _TELL_SECONDS = 10.0
+_MOST_LOOKUPS = 4
+"""Names of one sandbox that the resolver has at once: a server outside can let it wait for long."""
 _ACCEPT_AT_ONCE = 64
 _PAUSE_SECONDS = 0.1
 _OUT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -111,6 +113,7 @@ class SandboxNetwork:
         self._watched = self._closed = False
         self._asked: dict[tuple[str, str], None] = {}
         self._turns = asyncio.Lock()
+        self._lookups = asyncio.Semaphore(_MOST_LOOKUPS)
         rate = self.limits.names_per_second  # new names are a way to fill the log
         self._new_names = TokenBucket(rate, 10 * rate)
 
@@ -293,7 +296,9 @@ class SandboxNetwork:
             return verdict
 
         before = self.policy.revision
-        upstream = await self.gateway.dialer.dial(target, literal=literal, tls=tls, check=check, h2=h2)
+        upstream = await self.gateway.dialer.dial(
+            target, literal=literal, tls=tls, check=check, lookups=self._lookups, h2=h2
+        )
         if self.policy.revision != before and not self.may_connect(target, upstream.address):
             upstream.reset("revised")
             raise Refused("the policy has changed meanwhile", rule="address")

@@ -32,15 +32,23 @@ class Dialer:
         self._trust: dict[bool, ssl.SSLContext] = {}
 
     async def dial(
-        self, target: Target, *, literal: str | None, tls: bool, check: Check, h2: bool = False
+        self,
+        target: Target,
+        *,
+        literal: str | None,
+        tls: bool,
+        check: Check,
+        lookups: asyncio.Semaphore,
+        h2: bool = False,
     ) -> ProxyStream:
         """Connect to a target.
 
-        `literal`: use this address. `h2`: offer HTTP/2. Raise Refused with the reason of a failure.
+        `literal`: use this address. `h2`: offer HTTP/2. `lookups` bounds the sandbox's names that the resolver has at
+        once. Raise Refused with the reason of a failure.
         """
         try:
             async with asyncio.timeout(DIAL_SECONDS):
-                addresses = [literal] if literal else await self._resolve(target.host)
+                addresses = [literal] if literal else await self._resolve(target.host, lookups)
                 verdicts = {address: check(address) for address in addresses[:MOST_ADDRESSES]}
                 allowed = [address for address, verdict in verdicts.items() if verdict.allowed]
                 if not allowed:
@@ -55,9 +63,17 @@ class Dialer:
             ) from None
         return stream
 
-    async def _resolve(self, name: str) -> list[str]:
+    async def _resolve(self, name: str, lookups: asyncio.Semaphore) -> list[str]:
+        def end(lookup: asyncio.Future[list[str]]) -> None:
+            lookups.release()
+            if not lookup.cancelled():
+                lookup.exception()  # nothing waits for it after a time limit
+
+        await lookups.acquire()
+        lookup = asyncio.ensure_future(self._outside.resolve(name))
+        lookup.add_done_callback(end)
         try:
-            return await self._outside.resolve(name)
+            return await asyncio.shield(lookup)  # the resolver doesn't stop early
         except (OSError, UnicodeError) as error:
             raise UpstreamFailed(f"{name} can't be resolved: {_words(error)}") from None
 
