@@ -59,6 +59,21 @@ def test_answers_come_to_whoever_asked_in_whatever_order() -> None:
     play(scene)
 
 
+def test_a_long_frame_leaves_the_loop_to_others_between_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duplex_module, "send_some", lambda peer, data, descriptors: peer.send(data[:10]))
+
+    async def scene(pair: Pair) -> None:
+        turns = 0
+        pair.one.send(Kind.OPEN, 1, bytes(1000))
+        while pair.heard.empty():
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns >= 100
+        assert (await pair.heard.get()).body == bytes(1000)
+
+    play(scene)
+
+
 def test_descriptors_stay_with_their_frame_and_are_closed_here_once_sent() -> None:
     async def scene(pair: Pair) -> None:
         sent = [socket.socket().detach() for _ in range(5)]

@@ -141,10 +141,10 @@ class LoopConnection(ABC):
                 sent = send_some(self._peer, data, frame.descriptors)
                 self._unsent_bytes -= sent
                 close_all(frame.descriptors)
-                if sent < len(data):
+                if sent < len(data):  # a peer that reads as fast as this writes must not keep the loop
                     self._unsent[0] = (frame._replace(descriptors=()), data[sent:])
-                else:
-                    self._unsent.popleft()
+                    return self._wait_for_room(True)
+                self._unsent.popleft()
         except BlockingIOError:
             self._wait_for_room(True)
         except OSError as error:
