@@ -56,8 +56,6 @@ class Connection:
         self.literal: str | None = None
         self.authorized: AuthorizedRequest | None = None
         self.upstream: ProxyStream | None = None
-        self.source: str | None = None
-        """The address that was the origin of the content from the package cache."""
         self._tier: Tier | None = None
         self._decision: int | None = None
         self._deadline: float | None = None
@@ -107,8 +105,7 @@ class Connection:
         verdict = policy.connect(target)
         if not verdict.allowed or verdict.tier is not self._tier:
             return False
-        address = self.source if self.upstream is None else self.upstream.address
-        if address is not None and not self.network.may_connect(target, address):
+        if self.upstream is not None and not self.network.may_connect(target, self.upstream.address):
             return False
         asked = self.authorized
         if asked is None:

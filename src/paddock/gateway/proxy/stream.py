@@ -10,7 +10,7 @@ import asyncio
 import socket
 import ssl
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from enum import Enum
 
 from paddock.gateway.protocols import http1
@@ -424,6 +424,23 @@ class ProxyStream(asyncio.BufferedProtocol):
         if self._guarded is not None:
             self._guarded.reset()
         self._changed.set()
+
+
+class StoredContent(ProxyStream):
+    """Content that the gateway has itself, once from the server at `address`: read piece by piece as from a server."""
+
+    def __init__(self, pieces: Iterator[bytes], address: str, turn: Callable[[], Awaitable[None]]) -> None:
+        """Read the first of `pieces`."""
+        super().__init__(memoryview(b""), address, turn)
+        self._pieces = pieces
+        self.buffer += next(pieces, b"")
+
+    async def more(self) -> bool:
+        await self._turn()
+        self._check()
+        piece = next(self._pieces, b"")
+        self.buffer += piece
+        return bool(piece)
 
 
 def _taken(buffer: bytearray, end: int) -> bytes:

@@ -14,7 +14,7 @@ import secrets
 import struct
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -64,10 +64,10 @@ class CacheFull(Exception):
 
 
 class Copy:
-    """An open entry. The caller closes it. `file` is at its first byte."""
+    """An open entry. The caller closes it. `file` is at its first byte. `drop` deletes a faulty entry."""
 
-    def __init__(self, entry: Entry, file: BinaryIO) -> None:
-        self.entry, self._file = entry, file
+    def __init__(self, entry: Entry, file: BinaryIO, drop: Callable[[str], None]) -> None:
+        self.entry, self._file, self._drop = entry, file, drop
         self.close = file.close
 
     def pieces(self) -> Iterator[bytes]:
@@ -75,14 +75,16 @@ class Copy:
         algorithm, _, digest = self.entry.digest.partition(":")
         hasher, left = hashlib.new(algorithm), self.entry.size
         while left:
+            why = "what is in the cache is not what was written"
             try:
                 data = self._file.read(_PIECE_BYTES)
             except OSError as error:
-                raise Broken(f"the disk can't be read: {error.strerror}") from None
+                data, why = b"", f"the disk can't be read: {error.strerror}"
             hasher.update(data)
             left -= len(data)
             if not data or (not left and hasher.hexdigest() != digest):
-                raise Broken("what is in the cache is not what was written")
+                self._drop(self.entry.key)
+                raise Broken(why)
             yield data
 
 
@@ -176,17 +178,33 @@ class PackageStore:
         key = key_of(url, name)
         if key not in self._sizes:
             return None
-        copy = _opened(self._directory, key)
+        copy = self._opened(key)
         if copy is None:
-            self.drop(key)
+            self._drop(key)
             return None
         self._sizes.move_to_end(key)
         with suppress(OSError):  # then the next gateway takes it for older than it is
             os.utime(self._directory / key)
         return copy
 
-    def drop(self, key: str) -> None:
-        """Delete a faulty entry."""
+    def _opened(self, key: str) -> Copy | None:
+        """Open an entry, or return None if this class didn't write it."""
+        try:
+            file = os.fdopen(os.open(self._directory / key, os.O_RDONLY | os.O_NOFOLLOW), "rb")
+        except OSError:
+            return None
+        try:
+            (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
+            entry = _entry(file.read(min(length, _MOST_META_BYTES)))
+            if entry.key == key and os.fstat(file.fileno()).st_size == _LENGTH.size + length + entry.size:
+                hashlib.new(entry.digest.partition(":")[0])
+                return Copy(entry, file, self._drop)
+        except (OSError, ValueError, struct.error, msgspec.MsgspecError):
+            pass
+        file.close()
+        return None
+
+    def _drop(self, key: str) -> None:
         self._unlink(key)
         self._lose(key)
 
@@ -236,7 +254,7 @@ class PackageStore:
 
     def _evict(self) -> int:
         key, size = next(iter(self._sizes.items()))
-        self.drop(key)
+        self._drop(key)
         return size
 
     # -- for drafts ----------------------------------------------------------------------------------------------------
@@ -256,24 +274,6 @@ class PackageStore:
 def _free(fd: int) -> int:
     disk = os.fstatvfs(fd)
     return disk.f_bavail * disk.f_frsize
-
-
-def _opened(directory: Path, key: str) -> Copy | None:
-    """Open an entry, or return None if this class didn't write it."""
-    try:
-        file = os.fdopen(os.open(directory / key, os.O_RDONLY | os.O_NOFOLLOW), "rb")
-    except OSError:
-        return None
-    try:
-        (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
-        entry = _entry(file.read(min(length, _MOST_META_BYTES)))
-        if entry.key == key and os.fstat(file.fileno()).st_size == _LENGTH.size + length + entry.size:
-            hashlib.new(entry.digest.partition(":")[0])
-            return Copy(entry, file)
-    except (OSError, ValueError, struct.error, msgspec.MsgspecError):
-        pass
-    file.close()
-    return None
 
 
 _entry = msgspec.msgpack.Decoder(Entry).decode
@@ -311,11 +311,8 @@ def find_page(store: PackageStore, page: Page) -> Read | None:
         return None
     try:
         read = _decode(b"".join(copy.pieces()))
-    except Broken:
-        store.drop(copy.entry.key)
+    except (Broken, msgspec.MsgspecError):  # or of another version
         return None
-    except msgspec.MsgspecError:
-        return None  # of another version
     finally:
         copy.close()
     age = store.clock() - read.checked_at

@@ -8,7 +8,6 @@ transformations. The first barrier is that a value only goes to the places of it
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import html
 import json
@@ -20,7 +19,6 @@ from paddock.gateway.protocols.gzip import Gzip, Undecodable
 from paddock.gateway.protocols.http1 import Fields
 from paddock.gateway.protocols.replacer import ChainedFilter, Filter, Needles, Replacer, UnescapedReplacer
 
-_PIECE_BYTES = 1 << 20
 _LEAST = 8
 """Fewest bytes of a value without its line breaks for which it searches."""
 
@@ -142,15 +140,6 @@ class ResponseRedaction:
 
     def end(self) -> bytes:
         return self._stream.end()
-
-
-async def redacted(redaction: Redaction, page: bytes) -> bytes:
-    """Redact a page in pieces, between which other tasks run."""
-    stream, parts = redaction.stream(), list[bytes]()
-    for start in range(0, len(page), _PIECE_BYTES):
-        parts.append(stream.feed(page[start : start + _PIECE_BYTES]))
-        await asyncio.sleep(0)
-    return b"".join((*parts, stream.end()))
 
 
 # Fields that describe the encoded bytes.
