@@ -226,7 +226,6 @@ class Exchange:
         network, client, request = self._network, self._client, authorized.request
         body = await relay.collect()
         mock = network.policy.mock(authorized.verdict.item or 0)
-        size = len(body)
         if mock.secret is not None:
             # The names of secrets stand where the real host would get their values. Refused: one is elsewhere.
             swap = Substitution(network.secrets, authorized, stand_in)
@@ -235,7 +234,6 @@ class Exchange:
             if (filter := swap.body(request.fields)) is not None:
                 body = filter.feed(body) + filter.end()
         mock_answer = await network.mocks.answer(mock, authorized, body, network.limits.handler)
-        del client.buffer[:size]
         response = mocked(mock_answer, head_only=request.method == "HEAD")
         client.answer(response, mock_answer.body, keep_alive=request.keep_alive)
         await client.drain()

@@ -127,11 +127,9 @@ class RegistryFilter:
         """Return the request with only the fields that the answer depends on, and `bound` ones: credentials with a
         secret."""
         page, request = self._page, self.authorized.request
-        passed = [field for field in request.fields if field[0].lower() in bound - _ASKED]
-        if page is None:
-            coding, asked = b"identity", [field for field in request.fields if _is_asked(*field)]
-        else:
-            coding, asked = b"gzip", page.fields()
+        asked = [one for one in request.fields if one[0].lower() in _ASKED and len(one[1]) <= _MOST_ASKED_BYTES]
+        coding, asked = (b"identity", asked) if page is None else (b"gzip", page.fields())
+        passed = [one for one in request.fields if one[0].lower() in bound - _ASKED]
         fields = [(b"User-Agent", b"paddock"), (b"Accept-Encoding", coding), *asked, *passed]
         return msgspec.structs.replace(request, fields=fields)
 
@@ -222,10 +220,6 @@ class RegistryFilter:
         digest, malware = None if kept is None else kept.digest, network.files.digest(self._rule)
         about = {"package": what, "digest": digest, "malware": malware}
         return network.decide("registry", self._connection.flow, self.authorized.target, authorized, **about)
-
-
-def _is_asked(name: bytes, value: bytes) -> bool:
-    return name.lower() in _ASKED and len(value) <= _MOST_ASKED_BYTES
 
 
 class PageFilter:

@@ -69,14 +69,13 @@ class Relay:
             self._gate.close()
 
     async def collect(self, most: int = BUFFERED_BYTES) -> bytes:
-        """Read the whole body, and leave it in the buffer. Raise Refused if it is larger than `most`."""
+        """Read the whole body, which the relay sends with its length. Raise Refused if it is larger than `most`."""
         request, content = self._request, await self.peek(most)
         if content is None:
             raise Refused(f"a body of more than {most} bytes can't be looked at as a whole", status=413, rule="body")
-        self._client.buffer[:0] = content
         if request.chunked or request.length is not None:
             request.chunked, request.length = False, len(content)
-        self._body = Body(request)
+        self._body.trailers = []  # a body with a length has none
         return content
 
     async def peek(self, most: int) -> bytes | None:
