@@ -21,6 +21,7 @@ from paddock.gateway.registries.files import READ_FIRST, UnreadPage, published_a
 from paddock.gateway.registries.package_cache import (
     NEVER_KEPT,
     PERSONAL_FIELDS,
+    PIECE_BYTES,
     Broken,
     Copy,
     Draft,
@@ -43,7 +44,6 @@ _MOST_HELD_BYTES = 128 << 20
 _ASKED = CONDITIONS | {b"accept"}
 """Fields that the gateway sends to a filtered registry."""
 _MOST_ASKED_BYTES = 256
-_PIECE_BYTES = 1 << 20
 _RESPONSE_FIELDS = frozenset({b"date", b"location", b"retry-after", b"www-authenticate", b"x-pypi-last-serial"})
 
 
@@ -296,7 +296,8 @@ class PageFilter:
         response.chunked, response.length = False, None if response.bodiless else len(answer.body)
         if answer.kind:
             response.fields += [(b"Content-Type", answer.kind.encode()), (b"Vary", b"Accept")]
-        pieces = (answer.body[at : at + _PIECE_BYTES] for at in range(0, len(answer.body), _PIECE_BYTES))
+        starts = range(0, len(answer.body), PIECE_BYTES)
+        pieces = (answer.body[start : start + PIECE_BYTES] for start in starts)
         return StoredContent(pieces, self._address, self._network.turn)
 
     async def _look(self, response: Response, content: bytes) -> Answer:

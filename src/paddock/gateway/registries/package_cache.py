@@ -14,7 +14,7 @@ import secrets
 import struct
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -28,7 +28,7 @@ from .page import Answer, Page
 _LENGTH = struct.Struct("=I")
 _MOST_META_BYTES = 64 << 10
 _DRAFT = "draft-"
-_PIECE_BYTES = 128 << 10
+PIECE_BYTES = 64 << 10
 _HELD_BYTES = 64 << 10
 
 
@@ -64,10 +64,10 @@ class CacheFull(Exception):
 
 
 class Copy:
-    """An open entry. The caller closes it. `file` is at its first byte. `drop` deletes a faulty entry."""
+    """An open entry. The caller closes it. `file` is at its first byte. A faulty entry leaves the `store`."""
 
-    def __init__(self, entry: Entry, file: BinaryIO, drop: Callable[[str], None]) -> None:
-        self.entry, self._file, self._drop = entry, file, drop
+    def __init__(self, store: PackageStore, entry: Entry, file: BinaryIO) -> None:
+        self._store, self.entry, self._file = store, entry, file
         self.close = file.close
 
     def pieces(self) -> Iterator[bytes]:
@@ -77,13 +77,13 @@ class Copy:
         while left:
             why = "what is in the cache is not what was written"
             try:
-                data = self._file.read(_PIECE_BYTES)
+                data = self._file.read(PIECE_BYTES)
             except OSError as error:
                 data, why = b"", f"the disk can't be read: {error.strerror}"
             hasher.update(data)
             left -= len(data)
             if not data or (not left and hasher.hexdigest() != digest):
-                self._drop(self.entry.key)
+                self._store.drop(self.entry.key)
                 raise Broken(why)
             yield data
 
@@ -94,8 +94,8 @@ class Draft:
     It retains the last bytes until the whole has the right digest. `how` is the action of the cache, for the records.
     """
 
-    def __init__(self, store: PackageStore, name: str, file: BinaryIO, entry: Entry, size: int) -> None:
-        self._store, self._name, self._file, self._entry, self._size = store, name, file, entry, size
+    def __init__(self, store: PackageStore, name: str, file: BinaryIO, entry: Entry) -> None:
+        self._store, self._name, self._file, self._key = store, name, file, entry.key
         algorithm, _, self._digest = entry.digest.partition(":")
         self._hasher, self._held = hashlib.new(algorithm), bytearray()
         self.how = "not kept: it was cut off"
@@ -119,7 +119,7 @@ class Draft:
         try:
             if not self._file.closed:
                 self._file.flush()
-                self._store.take(self._name, self._entry, self._size)
+                self._store.take(self._name, self._key)
                 self._file.close()
                 self.how = "kept"
         except OSError as error:
@@ -133,7 +133,7 @@ class Draft:
     def discard(self) -> None:
         """Delete the file if it isn't an entry. Idempotent."""
         if not self._file.closed:
-            self._store.forget(self._name, self._size)
+            self._store.drop(self._name)
             with suppress(OSError):
                 self._file.close()
 
@@ -153,10 +153,9 @@ class PackageStore:
     def __init__(self, directory: Path, *, most_bytes: int, spare_bytes: int) -> None:
         self._directory, self._most, self._spare = directory, most_bytes, spare_bytes
         self.clock = time.time
-        self._drafted = 0
         directory.mkdir(mode=0o700, exist_ok=True)
         self._sizes = self._found()
-        self._total = sum(self._sizes.values())
+        self._drafts: dict[str, int] = {}
 
     def _found(self) -> OrderedDict[str, int]:
         found: list[tuple[int, str, int]] = []
@@ -171,7 +170,7 @@ class PackageStore:
 
     @property
     def total_bytes(self) -> int:
-        return self._total + self._drafted
+        return sum(self._sizes.values()) + sum(self._drafts.values())
 
     def find(self, url: str, name: str) -> Copy | None:
         """Find an entry, which counts as used now."""
@@ -180,7 +179,7 @@ class PackageStore:
             return None
         copy = self._opened(key)
         if copy is None:
-            self._drop(key)
+            self.drop(key)
             return None
         self._sizes.move_to_end(key)
         with suppress(OSError):  # then the next gateway takes it for older than it is
@@ -198,22 +197,24 @@ class PackageStore:
             entry = _entry(file.read(min(length, _MOST_META_BYTES)))
             if entry.key == key and os.fstat(file.fileno()).st_size == _LENGTH.size + length + entry.size:
                 hashlib.new(entry.digest.partition(":")[0])
-                return Copy(entry, file, self._drop)
+                return Copy(self, entry, file)
         except (OSError, ValueError, struct.error, msgspec.MsgspecError):
             pass
         file.close()
         return None
 
-    def _drop(self, key: str) -> None:
-        self._unlink(key)
-        self._lose(key)
-
-    def _unlink(self, name: str) -> None:
+    def drop(self, name: str) -> None:
+        """Delete an entry or a draft."""
         with suppress(OSError):  # it is gone, or the next gateway tries again
             os.unlink(self._directory / name)
+        self._sizes.pop(name, None)
+        self._drafts.pop(name, None)
 
-    def _lose(self, key: str) -> None:
-        self._total -= self._sizes.pop(key, 0)
+    def take(self, draft: str, key: str) -> None:
+        """Make a draft an entry."""
+        os.rename(self._directory / draft, self._directory / key)
+        self._sizes[key] = self._drafts.pop(draft)
+        self._sizes.move_to_end(key)
 
     def begin(self, entry: Entry) -> Draft:
         """Begin an entry, with room made for it first. CacheFull."""
@@ -221,15 +222,15 @@ class PackageStore:
         size = _LENGTH.size + len(meta) + entry.size
         if len(meta) > _MOST_META_BYTES or size > self._most // 4:
             raise CacheFull("it is too large for the cache")
-        if self._drafted + size > self._most:
+        if sum(self._drafts.values()) + size > self._most:
             raise CacheFull("too much is fetched at once")
-        while self.total_bytes + size > self._most:
-            self._evict()
+        excess = self.total_bytes + size - self._most
+        while excess > 0:
+            excess -= self._evict()
         name = _DRAFT + secrets.token_hex(8)
         try:
             file = os.fdopen(os.open(self._directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
-            draft = Draft(self, name, file, entry, size)
-            self._drafted += size
+            draft, self._drafts[name] = Draft(self, name, file, entry), size
             try:
                 self._allocate(file.fileno(), size)
                 file.write(_LENGTH.pack(len(meta)) + meta)
@@ -254,21 +255,8 @@ class PackageStore:
 
     def _evict(self) -> int:
         key, size = next(iter(self._sizes.items()))
-        self._drop(key)
+        self.drop(key)
         return size
-
-    # -- for drafts ----------------------------------------------------------------------------------------------------
-
-    def take(self, name: str, entry: Entry, size: int) -> None:
-        os.rename(self._directory / name, self._directory / entry.key)
-        self._drafted -= size
-        self._lose(entry.key)
-        self._sizes[entry.key] = size
-        self._total += size
-
-    def forget(self, name: str, size: int) -> None:
-        self._unlink(name)
-        self._drafted -= size
 
 
 def _free(fd: int) -> int:
