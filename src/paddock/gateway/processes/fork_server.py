@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import select
-import signal
 import socket
 import struct
 import sys
@@ -106,32 +104,12 @@ def _fork_each(work: Work, peer: socket.socket) -> None:
     confine.give_up_powers()
     gc.collect()
     gc.freeze()
-    living: dict[int, tuple[int, socket.socket]] = {}
-    """The pidfd of each child, and our copy of its socket, by either."""
-    poll = select.poll()
-    poll.register(peer, select.POLLIN)  # first, so that a round of the loop opens nothing after it has closed something
-    while True:
-        for ready, _ in poll.poll():
-            if ready == peer.fileno():
-                data, fds, _, _ = socket.recv_fds(peer, 1, 1)
-                if not data:
-                    return
-                for fd in fds:
-                    sock = socket.socket(fileno=fd)
-                    pidfd = os.pidfd_open(children.fork(partial(_answer, work, sock), fd))
-                    living[pidfd] = living[fd] = pidfd, sock
-                    poll.register(pidfd, select.POLLIN)
-                    poll.register(fd, 0)  # only for its hang-up: the gateway has closed it
-            elif ready in living:
-                pidfd, sock = living[ready]
-                for fd in (pidfd, sock.fileno()):
-                    poll.unregister(fd)
-                    del living[fd]
-                with suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)  # it has ended, or the gateway needs it no more
-                os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
-                os.close(pidfd)
-                sock.close()
+    children.serve(peer, partial(_begin, work))
+
+
+def _begin(work: Work, _message: bytes, fds: list[int]) -> children.Child:
+    sock = socket.socket(fileno=fds[0])
+    return children.Child(os.pidfd_open(children.fork(partial(_answer, work, sock), fds[0])), sock)
 
 
 def _answer(work: Work, sock: socket.socket) -> None:
