@@ -6,7 +6,6 @@ A question, like its answer, is its length in four bytes and then its bytes.
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import socket
 import struct
@@ -102,8 +101,6 @@ async def _read(child: socket.socket, size: int) -> bytearray:
 
 def _fork_each(work: Work, peer: socket.socket) -> None:
     confine.give_up_powers()
-    gc.collect()
-    gc.freeze()
     children.serve(peer, partial(_begin, work))
 
 

@@ -6,7 +6,6 @@ network.
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 import os
@@ -69,8 +68,6 @@ def _serve(peer: socket.socket, process_resolver: ProcessResolver, events: Event
         peer.send(json.dumps(message).encode(), socket.MSG_DONTWAIT)
 
     starts = Starts(events, say, describe)
-    gc.collect()
-    gc.freeze()
     poll = select.poll()
     poll.register(peer, select.POLLIN)
     if events is not None:
