@@ -20,7 +20,7 @@ from paddock.policy.network import Snapshot
 
 from .exchange import Exchange
 from .h2_session import MOST_STREAMS, Broken, H2Stream, Session
-from .stream import ConnectionLost, ProxyStream
+from .stream import ConnectionLost, ProxyStream, together
 
 if TYPE_CHECKING:
     from .network import SandboxNetwork
@@ -323,14 +323,15 @@ class Connection:
         upstream = self.upstream = await self.network.dial(self.flow, target, literal=self.literal, tls=False)
         self.client.guard(upstream)
         upstream.guard(self.client)
-        if opening == "silent":
-            upstream.pipe(self.client)
-            late = await self._opening(None)
-            if late == "http":
-                raise Refused("HTTP after the server spoke first: its host can't be checked")
-            if isinstance(late, Hello):
-                self._identify(late)
-        await self.client.join(upstream)
+        await together(upstream.pass_on(self.client), self._pass_on(upstream, opening))
+
+    async def _pass_on(self, upstream: ProxyStream, opening: Opening) -> None:
+        late = await self._opening(None) if opening == "silent" else None
+        if late == "http":
+            raise Refused("HTTP after the server spoke first: its host can't be checked")
+        if isinstance(late, Hello):
+            self._identify(late)
+        await self.client.pass_on(upstream)
 
 
 class H2Streams(Session):
