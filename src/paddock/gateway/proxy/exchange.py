@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -96,8 +95,7 @@ class Exchange:
         if self._fixed is None:
             self._allow(target)
         verdict = self._authorize(request, target, path)
-        digest = hashlib.sha256(path.encode()).hexdigest()[:16]
-        number = self._network.decide("request", connection.flow, target, verdict, method=request.method, path=digest)
+        number = self._network.decide("request", connection.flow, target, verdict, method=request.method, path=path)
         if not verdict.allowed:
             raise Refused(verdict.reason, rule=verdict.rule, number=number)
         authorized = connection.authorized = AuthorizedRequest(request, target, self._scheme, path, verdict)

@@ -16,18 +16,9 @@ import msgspec
 
 from paddock.gateway.protocols.http1 import CONDITIONS, Fields, Request, Response
 from paddock.gateway.protocols.refusal import BadMessage, Refused
-from paddock.gateway.registries import package_cache, pypi
+from paddock.gateway.registries import package_cache as cache
+from paddock.gateway.registries import pypi
 from paddock.gateway.registries.files import READ_FIRST, UnreadPage, published_at
-from paddock.gateway.registries.package_cache import (
-    NEVER_KEPT,
-    PERSONAL_FIELDS,
-    PIECE_BYTES,
-    Broken,
-    Copy,
-    Draft,
-    PackageStore,
-    Read,
-)
 from paddock.gateway.registries.page import Answer, PackageFile, Page
 from paddock.gateway.registries.protocols import MOST_PAGE_BYTES, PROTOCOLS, Job
 from paddock.gateway.rules.authorization import AuthorizedRequest
@@ -189,8 +180,7 @@ class RegistryFilter:
             return
         if verdict.approve is not None or not policy.connect(target).allowed:
             return
-        digest = hashlib.sha256(unread.path.encode()).hexdigest()[:16]
-        number = network.decide("request", self._connection.flow, target, verdict, method="GET", path=digest)
+        number = network.decide("request", self._connection.flow, target, verdict, method="GET", path=unread.path)
         own = [one for one in self.authorized.request.fields if one[0].lower() == b"authorization" and target == here]
         page_request = Request(method="GET", target=unread.path, fields=own)
         authorized = AuthorizedRequest(page_request, target, scheme, unread.path, verdict)
@@ -229,8 +219,8 @@ class PageFilter:
         self._gate, self._page, self._network = gate, page, gate.network
         self._verdict = gate.authorized.verdict
         packages = self._network.gateway.packages
-        self._store = None if gate.authorized.may_be_personal(PERSONAL_FIELDS) else packages
-        self._found = None if self._store is None else package_cache.find_page(self._store, page)
+        self._store = None if gate.authorized.may_be_personal(cache.PERSONAL_FIELDS) else packages
+        self._found = None if self._store is None else cache.find_page(self._store, page)
         self._address = ""
         """The address of the page's server."""
         self.how: str | None = None
@@ -270,12 +260,12 @@ class PageFilter:
         self._network.check_revision(self._verdict)
         return self._written(response, answer)
 
-    def _keep(self, response: Response, read: Read) -> Answer:
+    def _keep(self, response: Response, read: cache.Read) -> Answer:
         if self._store is not None:
-            package_cache.keep_page(self._store, self._page, response, read)
+            cache.keep_page(self._store, self._page, response, read)
         return read.answer
 
-    def _reuse(self, response: Response, found: Read, etag: bytes | None) -> Answer:
+    def _reuse(self, response: Response, found: cache.Read, etag: bytes | None) -> Answer:
         """Keep a page of the cache for longer."""
         self.how = "page"
         return self._keep(response, msgspec.structs.replace(found, etag=etag, address=self._address))
@@ -296,8 +286,8 @@ class PageFilter:
         response.chunked, response.length = False, None if response.bodiless else len(answer.body)
         if answer.kind:
             response.fields += [(b"Content-Type", answer.kind.encode()), (b"Vary", b"Accept")]
-        starts = range(0, len(answer.body), PIECE_BYTES)
-        pieces = (answer.body[start : start + PIECE_BYTES] for start in starts)
+        starts = range(0, len(answer.body), cache.PIECE_BYTES)
+        pieces = (answer.body[start : start + cache.PIECE_BYTES] for start in starts)
         return StoredContent(pieces, self._address, self._network.turn)
 
     async def _look(self, response: Response, content: bytes) -> Answer:
@@ -313,7 +303,7 @@ class PageFilter:
         if answer.malformed is not None:
             raise self._refused(f"the index's page is malformed: {answer.malformed}")
         at, where = self._page.now, self._address
-        read = Read(kind=kind, content=digest, etag=etag, checked_at=at, answer=answer, address=where)
+        read = cache.Read(kind=kind, content=digest, etag=etag, checked_at=at, answer=answer, address=where)
         return self._keep(response, read)
 
     async def _collect(self, response: Response, server: ProxyStream) -> bytes:
@@ -343,7 +333,7 @@ class PageFilter:
 
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha512:[0-9a-f]{128}")
-_PERSONAL_OR_PARTIAL = PERSONAL_FIELDS | CONDITIONS | {b"a-im"}
+_PERSONAL_OR_PARTIAL = cache.PERSONAL_FIELDS | CONDITIONS | {b"a-im"}
 _KEPT_FIELDS = frozenset({b"content-type", b"etag", b"last-modified"})
 
 
@@ -364,10 +354,10 @@ class CachedFile:
     `key` is its URL and digest.
     """
 
-    def __init__(self, gate: RegistryFilter, store: PackageStore, key: tuple[str, str]) -> None:
+    def __init__(self, gate: RegistryFilter, store: cache.PackageStore, key: tuple[str, str]) -> None:
         self._gate, self._store, self.key = gate, store, key
-        self._copy: Copy | None = None
-        self._draft: Draft | None = None
+        self._copy: cache.Copy | None = None
+        self._draft: cache.Draft | None = None
         self.how: str | None = None
         """The action of the cache, for the records."""
 
@@ -386,23 +376,21 @@ class CachedFile:
             return None
         try:
             content = StoredContent(copy.pieces(), copy.entry.address, self._gate.network.turn)
-        except Broken:
+        except cache.Broken:
             return None
         self.how = "hit"
         return whole(copy.entry.fields, copy.entry.size), content
 
-    def keep(self, response: Response, address: str) -> Draft | None:
+    def keep(self, response: Response, address: str) -> cache.Draft | None:
         """Return the filter that keeps an answer from `address` while it passes, or None if it isn't kept."""
         why = _unfit(response)
         if why is None:
             fields = [field for field in response.fields if field[0].lower() in _KEPT_FIELDS]
             url, digest = self.key
-            entry = package_cache.Entry(
-                url=url, digest=digest, size=response.length or 0, address=address, fields=fields
-            )
+            entry = cache.Entry(url=url, digest=digest, size=response.length or 0, address=address, fields=fields)
             try:
                 self._draft = self._store.begin(entry)
-            except package_cache.CacheFull as error:
+            except cache.CacheFull as error:
                 why = str(error)
         if why is not None:
             self.how = f"not kept: {why}"
@@ -417,7 +405,7 @@ def _unfit(response: Response) -> str | None:
         return "the answer has no length"
     if (response.get(b"content-encoding") or b"identity").strip().lower() != b"identity":
         return "the answer is encoded"
-    if NEVER_KEPT.search(response.get(b"cache-control") or b"") or response.get(b"set-cookie") is not None:
+    if cache.is_for_one(response):
         return "the answer is for one only"
     return None
 

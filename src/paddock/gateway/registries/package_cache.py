@@ -272,7 +272,13 @@ _MOST_BYTES = 64 << 20
 PERSONAL_FIELDS = frozenset({b"authorization", b"cookie", b"x-api-key", b"private-token"})
 """Fields that make an answer depend on the client. Without them the gateway sends its own fields."""
 _MAX_AGE = re.compile(rb"\bmax-age=([0-9]{1,9})", re.IGNORECASE)
-NEVER_KEPT, _ASK = re.compile(rb"\b(private|no-store)\b", re.IGNORECASE), re.compile(rb"\bno-cache\b", re.IGNORECASE)
+_NEVER_KEPT, _ASK = re.compile(rb"\b(private|no-store)\b", re.IGNORECASE), re.compile(rb"\bno-cache\b", re.IGNORECASE)
+
+
+def is_for_one(response: Response) -> bool:
+    """Tell whether an answer says that it is for one client only."""
+    control = response.get(b"cache-control") or b""
+    return _NEVER_KEPT.search(control) is not None or response.get(b"set-cookie") is not None
 
 
 class Read(msgspec.Struct, frozen=True, kw_only=True):
@@ -312,7 +318,7 @@ def find_page(store: PackageStore, page: Page) -> Read | None:
 def keep_page(store: PackageStore, page: Page, response: Response, read: Read) -> None:
     """Keep a page as `response` allows, if there is space."""
     control = response.get(b"cache-control") or b""
-    if NEVER_KEPT.search(control) or response.get(b"set-cookie") is not None or len(read.answer.body) > _MOST_BYTES:
+    if is_for_one(response) or len(read.answer.body) > _MOST_BYTES:
         return
     max_age = _MAX_AGE.search(control)
     seconds = 0.0 if _ASK.search(control) else min(FRESH_SECONDS, float(max_age[1]) if max_age else FRESH_SECONDS)

@@ -73,9 +73,6 @@ class Redaction:
         self._unbroken = {short: table[form] for short, form in unbroken.items() if len(short) >= _LEAST}
         self._plain = Needles(tuple(self._unbroken))
 
-    def __bool__(self) -> bool:
-        return bool(self._needles)
-
     def whole(self, data: bytes) -> bytes:
         return self._unescaped().whole(self._needles.replaced(data, self._table.__getitem__))
 
