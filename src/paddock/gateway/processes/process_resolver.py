@@ -88,18 +88,17 @@ def _answer(peer: socket.socket, process_resolver: ProcessResolver, starts: Star
     request: dict[str, Any] = json.loads(question)
     sandbox = request["sandbox"]
     answer: dict[str, Any]
-    if "watch" in request:
-        first, why = request["watch"], None
-        if first is not None:
-            why = starts.watch(sandbox, request["instance_id"], pid_of(first))
-        else:
-            starts.leave(sandbox)
-        answer = {"watched": first is not None and why is None} | ({} if why is None else {"why": why})
-    else:
+    if "watch" not in request:
         try:
             answer = process_resolver.look(sandbox, request["first"], request["inode"])
         except Exception as error:  # one question must not end the answers to all others
             answer = unknown(f"the process resolver failed: {type(error).__name__}")
+    elif request["watch"] is None:
+        starts.leave(sandbox)
+        answer = {"watched": False}
+    else:
+        why = starts.watch(sandbox, request["instance_id"], pid_of(request["watch"]))
+        answer = {"watched": True} if why is None else {"watched": False, "why": why}
     peer.send(json.dumps({"n": request["n"], "answer": answer}).encode())
     return True
 
