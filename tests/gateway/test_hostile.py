@@ -144,12 +144,15 @@ def test_bytes_that_wait_to_be_sent_are_not_overwritten_by_those_of_another_sand
         scratch, transport = memoryview(bytearray(SCRATCH_BYTES)), Keeping()
         client, server, other = (ProxyStream(scratch) for _ in range(3))
         server.connection_made(transport)
-        client.buffer += b"first"
-        client.pipe(server)  # after which it clears its buffer
-        for stream, data in ((client, b"mine"), (other, b"your secret")):
-            stream.get_buffer(-1)[: len(data)] = data
-            stream.buffer_updated(len(data))
+        passing = asyncio.ensure_future(client.pass_on(server))
+        for count, data in enumerate((b"first", b"mine")):
+            for stream, said in ((client, data), (other, b"your secret")):
+                stream.get_buffer(-1)[: len(said)] = said
+                stream.buffer_updated(len(said))
+            while len(transport.kept) <= count:
+                await asyncio.sleep(0)
         assert [bytes(kept) for kept in transport.kept] == [b"first", b"mine"]
+        passing.cancel()
 
     asyncio.run(work())
 

@@ -26,7 +26,11 @@ def rig() -> Rig:
     made = Rig(load({"egress": {"mock": [{"host": "api.test", "with": {"cassette": CASSETTE}}]}}).snapshot)  # pyright: ignore[reportArgumentType]
     bind = Binding(host="api.test", header="authorization")
     made.secrets = SecretBook(
-        [BoundSecret(name="KEY", placeholder="pdk_" + "a" * 40, bindings=(bind,), value=SecretValue(b"v"))]
+        [
+            BoundSecret(
+                name="KEY", placeholder="pdk_" + "a" * 40, bindings=(bind,), value=SecretValue(b"the value of the key")
+            )
+        ]
     )
     return made
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import socket
 import subprocess
@@ -11,7 +12,8 @@ from collections.abc import Generator
 
 import pytest
 
-from paddock.gateway.processes.process_resolver import NO_PROCESS, First, ProcessResolver
+from paddock.gateway.processes import process_resolver
+from paddock.gateway.processes.process_resolver import MOST_BYTES, NO_PROCESS, First, ProcessResolver
 from paddock.linux import proc
 
 _HOLD = "import socket, os, sys; s = socket.socket(); print(os.fstat(s.fileno()).st_ino, flush=True); input()"
@@ -39,6 +41,13 @@ def test_it_says_who_holds_it_with_the_digest_of_all_arguments(holder: tuple[Fir
     assert (found["argv_bytes"], found["argv"][1]) == (len(whole), "-c")
     assert len("".join(found["argv"])) <= 1024
     assert found["above"] == []
+
+
+def test_the_longest_answer_fits_into_one_message() -> None:
+    text = process_resolver._words(b"\1" * 4096)
+    above = [{"pid": 1 << 22, "exe": text}] * process_resolver._ANCESTORS
+    answer = {"exe": text, "cwd": text, "argv": ["\1"] * 1024, "argv_sha256": "a" * 64, "above": above}
+    assert len(json.dumps({"n": 1 << 32, "answer": answer})) < MOST_BYTES - 1024
 
 
 def test_what_nobody_holds_is_nobodys(holder: tuple[First, int]) -> None:

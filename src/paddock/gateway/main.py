@@ -54,6 +54,8 @@ def _serve(options: dict[str, Any]) -> None:
     listener.listen(local_sockets.BACKLOG)  # once more: a client sees this process as its peer, not the one before
     lock = os.open(state / layout.GATEWAY_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)  # by this a daemon knows whose the audit segment is; one before may be dying
+    gc.collect()
+    gc.freeze()  # no collection here or in the processes below then writes to memory that they all share
     handlers = start_host()  # before anything is opened that a handler may not have
     reader = Reader()
     malware = state / layout.MALWARE
@@ -62,8 +64,6 @@ def _serve(options: dict[str, Any]) -> None:
     with asyncio.Runner() as runner:
         server = runner.run(make_server(state, listener, reader=reader, process_resolver=resolver, handlers=handlers))
         confine(readable=(malware,), writable=(state / layout.AUDIT, state / layout.PACKAGES))
-        gc.collect()
-        gc.freeze()
         runner.run(server.serve())
     os.close(lock)
 

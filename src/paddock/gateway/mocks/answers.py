@@ -13,13 +13,14 @@ from http import HTTPStatus
 import msgspec
 
 from paddock.gateway.mocking import Request as Asked
+from paddock.gateway.processes.fork_server import ask
 from paddock.gateway.protocols.http1 import Response
 from paddock.gateway.protocols.refusal import Refused
 from paddock.gateway.rules.authorization import AuthorizedRequest
 from paddock.gateway.rules.secrets import SecretBook
 from paddock.model import Mock, Recorded
 
-from .handler import LENGTH, HandlerHost, MockAnswer
+from .handler import HandlerHost, MockAnswer, Question
 
 _FRAMING = frozenset({"content-length", "transfer-encoding", "connection", "keep-alive", "upgrade"})
 _BODILESS = frozenset({204, 304})
@@ -135,7 +136,7 @@ class Handler:
                 raise self._failed(f"took longer than {seconds:g} s", 504) from None
             except EOFError:
                 raise self._failed("died", 502) from None
-            except (OSError, msgspec.DecodeError) as error:
+            except (OSError, ValueError, msgspec.DecodeError) as error:
                 raise self._failed(f"died: {error}", 502) from None
             finally:
                 if not in_step:  # the answer to another's question would be the next one's
@@ -157,17 +158,12 @@ class Handler:
             self._peer.shutdown(socket.SHUT_RDWR)
 
     async def _converse(self, asked: Asked) -> MockAnswer:
-        messages: list[str | Asked] = [asked]
+        python = None
         if self._peer is None:
-            self._peer = self._begin()
-            messages.insert(0, self._python)
-        for message in messages:
-            data = msgspec.msgpack.encode(message)
-            await asyncio.get_running_loop().sock_sendall(self._peer, LENGTH.pack(len(data)) + data)
-        (size,) = LENGTH.unpack(await _read(self._peer, LENGTH.size))
-        if size > MOST_ANSWER_BYTES:
-            raise OSError(f"it answers with more than {MOST_ANSWER_BYTES >> 20} MiB")
-        return msgspec.msgpack.decode(await _read(self._peer, size), type=MockAnswer)
+            self._peer, python = self._begin(), self._python
+        question: Question = (python, asked)
+        answer = await ask(self._peer, msgspec.msgpack.encode(question), MOST_ANSWER_BYTES)
+        return msgspec.msgpack.decode(answer, type=MockAnswer)
 
     def _begin(self) -> socket.socket:
         host = self._host
@@ -190,15 +186,6 @@ class Handler:
 
     def _failed(self, what: str, status: int) -> Refused:
         return Refused(f"the mock's handler {what}", status=status, rule=self._rule)
-
-
-async def _read(peer: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        if not (piece := await asyncio.get_running_loop().sock_recv(peer, size - len(data))):
-            raise EOFError
-        data += piece
-    return data
 
 
 MOST_HANDLERS = 16

@@ -8,14 +8,11 @@ from __future__ import annotations
 import errno
 import os
 import resource
-import socket
-import struct
 import sys
 import traceback
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
-from typing import BinaryIO, NoReturn, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -23,7 +20,6 @@ from paddock.gateway.mocking import Request, response_of
 from paddock.gateway.processes.fork_server import ForkServer
 from paddock.linux import confine, landlock, seccomp, seccomp_profile
 
-LENGTH = struct.Struct("!I")
 MEMORY_BYTES = 256 << 20
 _MODULE = "paddock_mock"
 _FILE = "<string>"
@@ -51,15 +47,26 @@ class MockAnswer(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
-def be_a_handler(peer: socket.socket) -> None:
-    """Serve as the handler until its socket ends."""
-    with suppress(EOFError, OSError):
-        try:
-            _confine()
-        except BaseException as error:
-            _say(peer, MockAnswer(error=f"it could not be confined: {_words(error)}"))
-        else:
-            _serve(peer)
+Question: TypeAlias = tuple[str | None, Request]
+"""A request of the sandbox. The first one comes with the handler's Python."""
+_question = msgspec.msgpack.Decoder(Question).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def be_a_handler(questions: Iterator[bytes]) -> Iterator[bytes]:
+    """Serve as the handler: each answer is a `MockAnswer`."""
+    handle, error = None, ""
+    try:
+        _confine()
+    except BaseException as failed:
+        next(questions, None)
+        yield _encode(MockAnswer(error=f"it could not be confined: {_words(failed)}"))
+        return
+    for question in questions:
+        python, request = _question(question)
+        if python is not None:
+            handle, error = _load(python)
+        yield _encode(MockAnswer(error=error) if handle is None else _ask(handle, request))
 
 
 def _confine() -> None:
@@ -81,20 +88,6 @@ def _limit() -> None:
         most = int(statm.read().split()[0]) * resource.getpagesize() + MEMORY_BYTES
     for number, value in ((resource.RLIMIT_AS, most), (resource.RLIMIT_NOFILE, 64), (resource.RLIMIT_FSIZE, 0)):
         confine.limit(number, value)
-
-
-def _serve(peer: socket.socket) -> NoReturn:
-    messages = peer.makefile("rb")
-    handle, error = _load(msgspec.msgpack.decode(_read(messages), type=str))
-    while True:
-        asked = msgspec.msgpack.decode(_read(messages), type=Request)
-        answer = MockAnswer(error=error) if handle is None else _ask(handle, asked)
-        _say(peer, answer)
-
-
-def _say(peer: socket.socket, answer: MockAnswer) -> None:
-    data = msgspec.msgpack.encode(answer)
-    peer.sendall(LENGTH.pack(len(data)) + data)
 
 
 def _load(text: str) -> tuple[Handle | None, str]:
@@ -130,13 +123,6 @@ def _words(error: BaseException) -> str:
         return f"{type(error).__name__}: {error}{where}"[:1000]
     except BaseException:  # instances of handler classes
         return f"an exception that cannot be shown{where}"
-
-
-def _read(messages: BinaryIO) -> bytes:
-    head = messages.read(LENGTH.size)
-    if len(head) < LENGTH.size:
-        raise EOFError
-    return messages.read(LENGTH.unpack(head)[0])
 
 
 class HandlerHost(ForkServer):

@@ -1,23 +1,28 @@
-"""Processes beside the gateway. They fork before it opens anything, so their memory has no secrets."""
+"""Processes beside the gateway. They fork before it opens anything, so their memory has no secrets.
+
+A question, like its answer, is its length in four bytes and then its bytes.
+"""
 
 from __future__ import annotations
 
-import gc
+import asyncio
 import os
-import select
-import signal
 import socket
+import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 
 from paddock.linux import children, confine
 
-Work = Callable[[socket.socket], object]
+_LENGTH = struct.Struct("!I")
+_CHUNK = 1 << 18
+Work = Callable[[Iterator[bytes]], Iterator[bytes]]
+"""Takes questions, and yields an answer to each."""
 
 
-def fork_beside(name: str, work: Work) -> tuple[socket.socket, int]:
+def fork_beside(name: str, work: Callable[[socket.socket], object]) -> tuple[socket.socket, int]:
     """Fork a process that ends with this one or with `work`, and return the socket to it and its pid.
 
     The caller has one thread, and nothing in its memory that the process may not see.
@@ -50,7 +55,7 @@ class ForkServer:
         self._peer.setblocking(False)
 
     def start(self) -> socket.socket:
-        """Start a process, and return the socket to it. Raises OSError if the server has died or is too slow."""
+        """Start a process, and return the socket for `ask`. Raises OSError if the server has died or is too slow."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with theirs:
@@ -68,33 +73,49 @@ class ForkServer:
             os.waitpid(self.pid, 0)
 
 
+async def ask(child: socket.socket, question: bytes, most: int) -> bytearray:
+    """Return the answer of a process.
+
+    Raise EOFError if the process has ended instead, and ValueError if the answer has more than `most` bytes.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        await loop.sock_sendall(child, _LENGTH.pack(len(question)))
+        await loop.sock_sendall(child, question)
+        (size,) = _LENGTH.unpack(await _read(child, _LENGTH.size))
+        if size > most:
+            raise ValueError(f"it answers with more than {most >> 20} MiB")
+        return await _read(child, size)
+    except (BrokenPipeError, ConnectionResetError):
+        raise EOFError from None
+
+
+async def _read(child: socket.socket, size: int) -> bytearray:
+    data = bytearray()
+    while len(data) < size:
+        if not (piece := await asyncio.get_running_loop().sock_recv(child, min(_CHUNK, size - len(data)))):
+            raise EOFError
+        data += piece
+    return data
+
+
 def _fork_each(work: Work, peer: socket.socket) -> None:
     confine.give_up_powers()
-    gc.collect()
-    gc.freeze()
-    living: dict[int, tuple[int, socket.socket]] = {}
-    """The pidfd of each child, and our copy of its socket, by either."""
-    poll = select.poll()
-    poll.register(peer, select.POLLIN)  # first, so that a round of the loop opens nothing after it has closed something
-    while True:
-        for ready, _ in poll.poll():
-            if ready == peer.fileno():
-                data, fds, _, _ = socket.recv_fds(peer, 1, 1)
-                if not data:
-                    return
-                for fd in fds:
-                    sock = socket.socket(fileno=fd)
-                    pidfd = os.pidfd_open(children.fork(partial(work, sock), fd))
-                    living[pidfd] = living[fd] = pidfd, sock
-                    poll.register(pidfd, select.POLLIN)
-                    poll.register(fd, 0)  # only for its hang-up: the gateway has closed it
-            elif ready in living:
-                pidfd, sock = living[ready]
-                for fd in (pidfd, sock.fileno()):
-                    poll.unregister(fd)
-                    del living[fd]
-                with suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)  # it has ended, or the gateway needs it no more
-                os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
-                os.close(pidfd)
-                sock.close()
+    children.serve(peer, partial(_begin, work))
+
+
+def _begin(work: Work, _message: bytes, fds: list[int]) -> children.Child:
+    sock = socket.socket(fileno=fds[0])
+    return children.Child(os.pidfd_open(children.fork(partial(_answer, work, sock), fds[0])), sock)
+
+
+def _answer(work: Work, sock: socket.socket) -> None:
+    with suppress(OSError):  # the gateway has gone
+        for answer in work(_questions(sock)):
+            sock.sendall(_LENGTH.pack(len(answer)) + answer)
+
+
+def _questions(sock: socket.socket) -> Iterator[bytes]:
+    messages = sock.makefile("rb")
+    while len(head := messages.read(_LENGTH.size)) == _LENGTH.size:
+        yield messages.read(_LENGTH.unpack(head)[0])

@@ -6,7 +6,6 @@ network.
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 import os
@@ -24,7 +23,8 @@ from paddock.linux.processes import Search, TooMany
 
 from .fork_server import fork_beside
 
-MOST_BYTES = 64 << 10
+MOST_BYTES = 128 << 10
+"""Largest message: a process with all its ancestors, whose texts are control characters."""
 _ANCESTORS = 16
 _TEXT_BYTES = 1024
 _ARGUMENT_BYTES = 256 << 10
@@ -68,8 +68,6 @@ def _serve(peer: socket.socket, process_resolver: ProcessResolver, events: Event
         peer.send(json.dumps(message).encode(), socket.MSG_DONTWAIT)
 
     starts = Starts(events, say, describe)
-    gc.collect()
-    gc.freeze()
     poll = select.poll()
     poll.register(peer, select.POLLIN)
     if events is not None:
@@ -90,18 +88,17 @@ def _answer(peer: socket.socket, process_resolver: ProcessResolver, starts: Star
     request: dict[str, Any] = json.loads(question)
     sandbox = request["sandbox"]
     answer: dict[str, Any]
-    if "watch" in request:
-        first, why = request["watch"], None
-        if first is not None:
-            why = starts.watch(sandbox, request["instance_id"], pid_of(first))
-        else:
-            starts.leave(sandbox)
-        answer = {"watched": first is not None and why is None} | ({} if why is None else {"why": why})
-    else:
+    if "watch" not in request:
         try:
             answer = process_resolver.look(sandbox, request["first"], request["inode"])
         except Exception as error:  # one question must not end the answers to all others
             answer = unknown(f"the process resolver failed: {type(error).__name__}")
+    elif request["watch"] is None:
+        starts.leave(sandbox)
+        answer = {"watched": False}
+    else:
+        why = starts.watch(sandbox, request["instance_id"], pid_of(request["watch"]))
+        answer = {"watched": True} if why is None else {"watched": False, "why": why}
     peer.send(json.dumps({"n": request["n"], "answer": answer}).encode())
     return True
 
@@ -226,8 +223,8 @@ class Starts:
     def __init__(self, events: EventSocket | None, say: Say, describe: Describe) -> None:
         self._events, self._say, self._describe = events, say, describe
         self._watched: dict[str, _Watched] = {}
-        self._known: dict[int, _Watched] = {}
-        self._inner: dict[int, int] = {}
+        self._known: dict[int, tuple[_Watched, int]] = {}
+        """By pid. The number is the pid inside, since the report of a start."""
 
     def watch(self, sandbox: str, instance_id: int, first: int | None) -> str | None:
         """Report processes of a sandbox until `leave`. Return the reason if it can't, or None."""
@@ -252,7 +249,7 @@ class Starts:
         watched = self._watched.pop(sandbox, None)
         if watched is None:
             return
-        self._known = {pid: of for pid, of in self._known.items() if of is not watched}
+        self._known = {pid: known for pid, known in self._known.items() if known[0] is not watched}
         if watched.lost:
             self._tell(watched, "process.gap", {"why": "it started more than is recorded, and nothing after that"})
 
@@ -281,18 +278,17 @@ class Starts:
     def _take(self, event: Event) -> None:
         first, second, third, fourth = event.words
         if event.what == FORK and third == fourth:
-            watched = self._known.get(second)
-            if watched is None:
+            known = self._known.get(second)
+            if known is None:
                 self._known.pop(third, None)  # the number of one that has ended
-                self._inner.pop(third, None)
             else:
-                self._know(third, watched)
-        elif event.what == EXEC and (watched := self._known.get(second)) is not None:
-            self._started(second, watched, event)
-        elif event.what == EXIT and first == second and first in self._inner:
-            watched = self._known.get(first)
-            inner = self._inner.pop(first)
-            if watched is not None and watched.may():
+                self._know(third, known[0])
+        elif event.what == EXEC and (known := self._known.get(second)) is not None:
+            self._started(second, known[0], event)
+        elif event.what == EXIT and first == second and (known := self._known.get(first)) is not None and known[1]:
+            watched, inner = known
+            self._known[first] = watched, 0
+            if watched.may():
                 self._tell(watched, "process.end", {"pid": inner, "at": _seconds(event), **_status(third)})
 
     def _started(self, pid: int, watched: _Watched, event: Event) -> None:
@@ -300,7 +296,7 @@ class Starts:
             return
         try:
             detail = self._describe(pid, watched.first)
-            self._inner[pid] = detail["pid"]
+            self._known[pid] = watched, detail["pid"]
         except (FileNotFoundError, ProcessLookupError):
             detail = {"process": "unknown", "why": "it ended before it was looked at"}
         except Exception as error:  # one that can't be looked at must not end the looking at all others
@@ -331,13 +327,13 @@ class Starts:
 
     def _look_for(self, watched: _Watched) -> None:
         for pid in (watched.first, *proc.descendants(watched.first)):
-            self._know(pid, watched)
+            if self._known.get(pid, (None, 0))[0] is not watched:
+                self._know(pid, watched)
 
     def _know(self, pid: int, watched: _Watched) -> None:
         if len(self._known) >= _MOST_KNOWN:
-            self._known = {pid: of for pid, of in self._known.items() if os.path.exists(f"/proc/{pid}")}
-            self._inner = {pid: inner for pid, inner in self._inner.items() if pid in self._known}
-        self._known[pid] = watched
+            self._known = {pid: known for pid, known in self._known.items() if os.path.exists(f"/proc/{pid}")}
+        self._known[pid] = watched, 0
 
 
 def _seconds(event: Event) -> float:

@@ -51,9 +51,6 @@ class Needles:
         self._all = tuple(sorted(set(needles), key=lambda needle: (-len(needle), needle)))
         self._pattern = re.compile(b"|".join(map(re.escape, self._all))) if self._all else None
 
-    def __bool__(self) -> bool:
-        return bool(self._all)
-
     @property
     def longest(self) -> int:
         return max(map(len, self._all), default=0)

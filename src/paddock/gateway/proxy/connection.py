@@ -20,7 +20,7 @@ from paddock.policy.network import Snapshot
 
 from .exchange import Exchange
 from .h2_session import MOST_STREAMS, Broken, H2Stream, Session
-from .stream import ConnectionLost, ProxyStream
+from .stream import ConnectionLost, ProxyStream, together
 
 if TYPE_CHECKING:
     from .network import SandboxNetwork
@@ -61,8 +61,6 @@ class Connection:
         self.literal: str | None = None
         self.authorized: AuthorizedRequest | None = None
         self.upstream: ProxyStream | None = None
-        self.source: str | None = None
-        """The address that was the origin of the content from the package cache."""
         self._tier: Tier | None = None
         self._decision: int | None = None
         self._deadline: float | None = None
@@ -112,8 +110,7 @@ class Connection:
         verdict = policy.connect(target)
         if not verdict.allowed or verdict.tier is not self._tier:
             return False
-        address = self.source if self.upstream is None else self.upstream.address
-        if address is not None and not self.network.may_connect(target, address):
+        if self.upstream is not None and not self.network.may_connect(target, self.upstream.address):
             return False
         asked = self.authorized
         if asked is None:
@@ -331,7 +328,9 @@ class Connection:
         upstream = self.upstream = await self.network.dial(self.flow, target, literal=self.literal, tls=False)
         self.client.guard(upstream)
         upstream.guard(self.client)
-        upstream.pipe(self.client)
+        await together(upstream.pass_on(self.client), self._pass_on(upstream, opening))
+
+    async def _pass_on(self, upstream: ProxyStream, opening: Opening) -> None:
         if opening == "silent":
             opening = await self._opening(None)
             if opening == "http":
@@ -340,7 +339,7 @@ class Connection:
                 self._identify(opening)
         if not isinstance(opening, Hello):
             await self._pass_first_line(upstream)
-        await self.client.join(upstream)
+        await self.client.pass_on(upstream)
 
     async def _pass_first_line(self, upstream: ProxyStream) -> None:
         """Pass on the first line. Raise Refused before its end if it begins a request of HTTP."""

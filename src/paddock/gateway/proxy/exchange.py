@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -96,8 +95,7 @@ class Exchange:
         if self._fixed is None:
             self._allow(target)
         verdict = self._authorize(request, target, path)
-        digest = hashlib.sha256(path.encode()).hexdigest()[:16]
-        number = self._network.decide("request", connection.flow, target, verdict, method=request.method, path=digest)
+        number = self._network.decide("request", connection.flow, target, verdict, method=request.method, path=path)
         if not verdict.allowed:
             raise Refused(verdict.reason, rule=verdict.rule, number=number)
         authorized = connection.authorized = AuthorizedRequest(request, target, self._scheme, path, verdict)
@@ -226,7 +224,6 @@ class Exchange:
         network, client, request = self._network, self._client, authorized.request
         body = await relay.collect()
         mock = network.policy.mock(authorized.verdict.item or 0)
-        size = len(body)
         if mock.secret is not None:
             # The names of secrets stand where the real host would get their values. Refused: one is elsewhere.
             swap = Substitution(network.secrets, authorized, stand_in)
@@ -239,7 +236,6 @@ class Exchange:
                     body += filter.feed(b"")
                 body += filter.end()
         mock_answer = await network.mocks.answer(mock, authorized, body, network.limits.handler)
-        del client.buffer[:size]
         response = mocked(mock_answer, head_only=request.method == "HEAD")
         client.answer(response, mock_answer.body, keep_alive=request.keep_alive)
         await client.drain()

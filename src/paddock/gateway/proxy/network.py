@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hashlib
 import os
 import socket
 import struct
@@ -251,10 +252,12 @@ class SandboxNetwork:
 
         `kind`: `name` (a query to the resolver), `connect`, `dial` (an address of the target), `request`, `push` (of
         git), `secret` (a misdirected placeholder), `registry` (a page or a file of a package). `flow` is the number of
-        the connection, from 1. `about` has optional details. They are `address`, `tier`, `method`, `path` (16 hex
-        digits of its SHA-256), `refs` (each change of a push, with its old and its new object), `package` with its
-        version, `digest` (from its page), `malware` (the list), and `approval` (the pending one).
+        the connection, from 1. `about` has optional details. They are `address`, `tier`, `method`, `path` (recorded as
+        16 hex digits of its SHA-256), `refs` (each change of a push, with its old and its new object), `package` with
+        its version, `digest` (from its page), `malware` (the list), and `approval` (the pending one).
         """
+        if "path" in about:
+            about["path"] = hashlib.sha256(about["path"].encode()).hexdigest()[:16]
         detail = {name: value for name, value in about.items() if value is not None}
         detail |= {"instance_id": self.instance_id, "flow": flow, "host": target.host, "port": target.port}
         number = self.audit_log.verdict(

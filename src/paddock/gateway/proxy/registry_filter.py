@@ -16,30 +16,25 @@ import msgspec
 
 from paddock.gateway.protocols.http1 import CONDITIONS, Fields, Request, Response
 from paddock.gateway.protocols.refusal import BadMessage, Refused
-from paddock.gateway.registries import package_cache, pypi
+from paddock.gateway.registries import package_cache as cache
+from paddock.gateway.registries import pypi
 from paddock.gateway.registries.files import READ_FIRST, UnreadPage, published_at
-from paddock.gateway.registries.package_cache import (
-    NEVER_KEPT,
-    PERSONAL_FIELDS,
-    Broken,
-    Draft,
-    PackageStore,
-    Read,
-)
 from paddock.gateway.registries.page import Answer, PackageFile, Page
 from paddock.gateway.registries.protocols import MOST_PAGE_BYTES, PROTOCOLS, Job
 from paddock.gateway.rules.authorization import AuthorizedRequest
 from paddock.model.egress import Target
 
 from .relay import Relay
-from .stream import ConnectionLost, ProxyStream
+from .stream import ConnectionLost, ProxyStream, StoredContent
 
 if TYPE_CHECKING:
     from .connection import Connection
 
 _PORT = 443
 _MOST_HELD_BYTES = 128 << 20
-_REQUEST_FIELDS = CONDITIONS | {b"accept", b"accept-encoding", b"a-im"}
+_ASKED = CONDITIONS | {b"accept"}
+"""Fields that the gateway sends to a filtered registry."""
+_MOST_ASKED_BYTES = 256
 _RESPONSE_FIELDS = frozenset({b"date", b"location", b"retry-after", b"www-authenticate", b"x-pypi-last-serial"})
 
 
@@ -51,10 +46,11 @@ class RegistryFilter:
         self._connection, self.network, self.is_our_own = connection, connection.network, is_our_own
         self.authorized, self._verdict = authorized, authorized.verdict
         self._rule = connection.network.policy.registry(authorized.verdict.item or 0)
-        self.page: PageFilter | None = None
+        self._page: PageFilter | None = None
         """The filter for an answer that is a page."""
-        self.file: CachedFile | None = None
+        self._file: CachedFile | None = None
         """The answer is a file that may come from the package cache."""
+        self._delivered = False
         self._undated: PackageFile | None = None
         """The answer is a file whose age only its head says."""
 
@@ -65,11 +61,16 @@ class RegistryFilter:
 
     def outcome(self) -> dict[str, str]:
         """Return the package cache's part of the record: its action, and a file that the client has."""
-        how = self.file.how if self.file is not None else None if self.page is None else self.page.how
-        about = {} if how is None else {"cache": how}
-        if self.file is not None and self.file.delivered:
-            about["url"], about["digest"] = self.file.key
+        answer = self._file or self._page
+        about = {} if answer is None or answer.how is None else {"cache": answer.how}
+        if self._file is not None and self._delivered:
+            about["url"], about["digest"] = self._file.key
         return about
+
+    def close(self) -> None:
+        """Release the request's resources."""
+        if self._file is not None:
+            self._file.close()
 
     async def judge(self) -> None:
         """Prepare to filter the page or to fetch the file. Raise Refused, and record it."""
@@ -87,7 +88,7 @@ class RegistryFilter:
             refused.rule = self._verdict.rule
             raise
         if isinstance(found, Page):
-            self.page = PageFilter(self, found)
+            self._page = PageFilter(self, found)
         elif found is not None:
             self._fetch(found)
 
@@ -106,14 +107,56 @@ class RegistryFilter:
     def _fetch(self, kept: PackageFile) -> None:
         packages, key = self.network.gateway.packages, key_of(self.authorized, kept.digest)
         if packages is not None and key is not None:
-            self.file = CachedFile(self._connection, packages, key)
+            self._file = CachedFile(self, packages, key)
         rule = self._rule
         if rule.registry != "debian" or (rule.cooldown_days is None and rule.unknown_age is None):
             self.record(None, kept=kept)
         else:
             self._undated = kept
 
-    def admit(self, response: Response) -> None:
+    def request(self, bound: set[bytes]) -> Request:
+        """Return the request with only the fields that the answer depends on, and `bound` ones: credentials with a
+        secret."""
+        page, request = self._page, self.authorized.request
+        asked = [one for one in request.fields if one[0].lower() in _ASKED and len(one[1]) <= _MOST_ASKED_BYTES]
+        coding, asked = (b"identity", asked) if page is None else (b"gzip", page.fields())
+        passed = [one for one in request.fields if one[0].lower() in bound - _ASKED]
+        fields = [(b"User-Agent", b"paddock"), (b"Accept-Encoding", coding), *asked, *passed]
+        return msgspec.structs.replace(request, fields=fields)
+
+    async def recall(self, relay: Relay) -> bool | None:
+        """Answer from the package cache, and return whether the connection can go on. Return None if the relay must
+        contact the registry."""
+        answer, client = self._file or self._page, self._connection.client
+        found = None if answer is None else answer.recall()
+        if found is None:
+            return None
+        response, content = found
+        self._connection.upstream = content
+        client.watch(True)
+        try:
+            goes_on = self.is_our_own or await relay.give(response, content)
+        finally:
+            client.watch(False)
+            self._connection.upstream = None
+        self._delivered = True
+        return goes_on
+
+    def may_connect(self, address: str) -> bool:
+        return self.network.may_connect(self.authorized.target, address)
+
+    async def receive(self, relay: Relay, response: Response, server: ProxyStream) -> bool:
+        """Pass on the registry's answer: a filtered page, or a file, which the cache keeps. Raise Refused."""
+        if self._page is not None:
+            content = await self._page.read(relay, response, server)
+            return self.is_our_own or await relay.give(response, content)
+        self._admit(response)
+        kept = None if self._file is None else self._file.keep(response, server.address)
+        goes_on = await relay.give(response, server, kept)
+        self._delivered = kept is not None
+        return goes_on
+
+    def _admit(self, response: Response) -> None:
         """Check the age that an answer's head says. Raise Refused, and record it."""
         kept = self._undated
         if kept is None or response.status not in (200, 206):
@@ -137,8 +180,7 @@ class RegistryFilter:
             return
         if verdict.approve is not None or not policy.connect(target).allowed:
             return
-        digest = hashlib.sha256(unread.path.encode()).hexdigest()[:16]
-        number = network.decide("request", self._connection.flow, target, verdict, method="GET", path=digest)
+        number = network.decide("request", self._connection.flow, target, verdict, method="GET", path=unread.path)
         own = [one for one in self.authorized.request.fields if one[0].lower() == b"authorization" and target == here]
         page_request = Request(method="GET", target=unread.path, fields=own)
         authorized = AuthorizedRequest(page_request, target, scheme, unread.path, verdict)
@@ -148,7 +190,7 @@ class RegistryFilter:
         try:
             found = await inner._find()
             if isinstance(found, Page):
-                inner.page = PageFilter(inner, found)
+                inner._page = PageFilter(inner, found)
                 await relay.forward()
         except Refused as refused:
             error = refused.reason
@@ -171,41 +213,46 @@ class RegistryFilter:
 
 
 class PageFilter:
-    """The filter of one page. It also changes the request, so that the answer's form is one that it can read."""
+    """The filter of one page. It also asks for it, so that the answer's form is one that it can read."""
 
     def __init__(self, gate: RegistryFilter, page: Page) -> None:
         self._gate, self._page, self._network = gate, page, gate.network
-        self._verdict, request = gate.authorized.verdict, gate.authorized.request
+        self._verdict = gate.authorized.verdict
         packages = self._network.gateway.packages
-        self._store = None if gate.authorized.may_be_personal(PERSONAL_FIELDS) else packages
-        self._found = None if self._store is None else package_cache.find_page(self._store, page)
+        self._store = None if gate.authorized.may_be_personal(cache.PERSONAL_FIELDS) else packages
+        self._found = None if self._store is None else cache.find_page(self._store, page)
         self._address = ""
         """The address of the page's server."""
         self.how: str | None = None
         """The action of the cache, for the records."""
-        request.fields = [field for field in request.fields if field[0].lower() not in _REQUEST_FIELDS]
-        request.fields.append((b"Accept", PROTOCOLS[page.rule.registry or ""].ACCEPT))
-        if self._found is not None and self._found.etag is not None:
-            request.fields.append((b"If-None-Match", self._found.etag))
 
-    def recall(self) -> tuple[Response, bytes] | None:
+    def fields(self) -> Fields:
+        """Return the fields that ask for the page."""
+        etag = None if self._found is None else self._found.etag
+        accept = (b"Accept", PROTOCOLS[self._page.rule.registry or ""].ACCEPT)
+        return [accept] if etag is None else [accept, (b"If-None-Match", etag)]
+
+    def recall(self) -> tuple[Response, StoredContent] | None:
         """Return a cached page that is still fresh. Raises Refused."""
         store, found = self._store, self._found
         if store is None or found is None or not found.checked_at <= store.clock() <= found.until:
             return None
-        if not self._network.may_connect(self._gate.authorized.target, found.address):
+        if not self._gate.may_connect(found.address):
             return None
-        self.how, response = "page", whole([], 0)
+        self.how, self._address, response = "page", found.address, whole([], 0)
         return response, self._written(response, found.answer)
 
-    async def read(self, response: Response, server: ProxyStream) -> bytes:
-        """Return the filtered body, and set up `response` as its head. Raises Refused and Lost."""
+    async def read(self, relay: Relay, response: Response, server: ProxyStream) -> StoredContent:
+        """Return the filtered body, and set up `response` as its head. Raises Refused."""
         self._address = server.address
         if response.status == 304 and self._found is not None:
             answer = self._reuse(response, self._found, self._found.etag)
             response.status, response.phrase, response.bodiless = 200, b"OK", False
         elif response.status == 200 or response.status in (301, 302, 303, 307, 308) or response.status >= 400:
-            content, answer = await self._collect(response, server), Answer()
+            try:
+                content, answer = await self._collect(response, server), Answer()
+            except ConnectionLost as lost:
+                raise relay.unanswered(lost, begun=True) from None
             if response.status == 200 and not response.bodiless:
                 answer = await self._look(response, content)
         else:
@@ -213,17 +260,17 @@ class PageFilter:
         self._network.check_revision(self._verdict)
         return self._written(response, answer)
 
-    def _keep(self, response: Response, read: Read) -> Answer:
+    def _keep(self, response: Response, read: cache.Read) -> Answer:
         if self._store is not None:
-            package_cache.keep_page(self._store, self._page, response, read)
+            cache.keep_page(self._store, self._page, response, read)
         return read.answer
 
-    def _reuse(self, response: Response, found: Read, etag: bytes | None) -> Answer:
+    def _reuse(self, response: Response, found: cache.Read, etag: bytes | None) -> Answer:
         """Keep a page of the cache for longer."""
         self.how = "page"
         return self._keep(response, msgspec.structs.replace(found, etag=etag, address=self._address))
 
-    def _written(self, response: Response, answer: Answer) -> bytes:
+    def _written(self, response: Response, answer: Answer) -> StoredContent:
         """Set up the head for an answer of the reader, and return the body. Raise Refused if the sandbox may see none
         of it."""
         page, files = self._page, self._network.files
@@ -239,7 +286,9 @@ class PageFilter:
         response.chunked, response.length = False, None if response.bodiless else len(answer.body)
         if answer.kind:
             response.fields += [(b"Content-Type", answer.kind.encode()), (b"Vary", b"Accept")]
-        return answer.body
+        starts = range(0, len(answer.body), cache.PIECE_BYTES)
+        pieces = (answer.body[start : start + cache.PIECE_BYTES] for start in starts)
+        return StoredContent(pieces, self._address, self._network.turn)
 
     async def _look(self, response: Response, content: bytes) -> Answer:
         coding = (response.get(b"content-encoding") or b"").strip().lower()
@@ -254,7 +303,7 @@ class PageFilter:
         if answer.malformed is not None:
             raise self._refused(f"the index's page is malformed: {answer.malformed}")
         at, where = self._page.now, self._address
-        read = Read(kind=kind, content=digest, etag=etag, checked_at=at, answer=answer, address=where)
+        read = cache.Read(kind=kind, content=digest, etag=etag, checked_at=at, answer=answer, address=where)
         return self._keep(response, read)
 
     async def _collect(self, response: Response, server: ProxyStream) -> bytes:
@@ -284,7 +333,7 @@ class PageFilter:
 
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha512:[0-9a-f]{128}")
-_PERSONAL_OR_PARTIAL = PERSONAL_FIELDS | CONDITIONS | {b"a-im"}
+_PERSONAL_OR_PARTIAL = cache.PERSONAL_FIELDS | CONDITIONS | {b"a-im"}
 _KEPT_FIELDS = frozenset({b"content-type", b"etag", b"last-modified"})
 
 
@@ -302,72 +351,46 @@ def key_of(authorized: AuthorizedRequest, digest: str | None) -> tuple[str, str]
 class CachedFile:
     """One file for one request: from the disk, or copied to it while it passes.
 
-    `key` is its URL and digest. `delivered`: the client has received it to its end.
+    `key` is its URL and digest.
     """
 
-    def __init__(self, connection: Connection, store: PackageStore, key: tuple[str, str]) -> None:
-        self._connection, self._store, self.key, self.delivered = connection, store, key, False
-        self._draft: Draft | None = None
+    def __init__(self, gate: RegistryFilter, store: cache.PackageStore, key: tuple[str, str]) -> None:
+        self._gate, self._store, self.key = gate, store, key
+        self._copy: cache.Copy | None = None
+        self._draft: cache.Draft | None = None
         self.how: str | None = None
         """The action of the cache, for the records."""
 
     def close(self) -> None:
         """Release the request's resources."""
+        if self._copy is not None:
+            self._copy.close()
         if self._draft is not None:
             self._draft.discard()
             self.how = self._draft.how
 
-    # -- from the disk -------------------------------------------------------------------------------------------------
-
-    async def answer(self, relay: Relay) -> bool | None:
-        """Answer from the cache, and return whether the connection can go on.
-
-        None: the caller must contact the upstream.
-        """
-        connection, copy = self._connection, self._store.find(*self.key)
-        if copy is None:
+    def recall(self) -> tuple[Response, StoredContent] | None:
+        """Return the file from the disk, if it is there."""
+        copy = self._copy = self._store.find(*self.key)
+        if copy is None or not self._gate.may_connect(copy.entry.address):
             return None
-        client, entry, buffer = connection.client, copy.entry, bytearray()
-        sent = client.sent
         try:
-            if connection.target is None or not connection.network.may_connect(connection.target, entry.address):
-                return None
-            self.how, connection.source = "hit", entry.address
-            client.watch(True)
-            response = whole(entry.fields, entry.size)
-            body = relay.returning(response)
-            goes_on = relay.respond(response)
-            for piece in copy.pieces():
-                buffer += piece
-                relay.send(body.take_filtered(buffer), body.last)
-                await client.drain()
-            self.delivered = True
-            return goes_on
-        except Broken as broken:
-            self._store.drop(entry.key)
-            if client.sent == sent:
-                return None
-            client.reset()
-            raise ConnectionLost(f"the answer was cut off: {broken}") from None
-        finally:
-            copy.close()
-            client.watch(False)
-            connection.source = None
+            content = StoredContent(copy.pieces(), copy.entry.address, self._gate.network.turn)
+        except cache.Broken:
+            return None
+        self.how = "hit"
+        return whole(copy.entry.fields, copy.entry.size), content
 
-    # -- from the upstream ---------------------------------------------------------------------------------------------
-
-    def keep(self, response: Response, address: str) -> Draft | None:
+    def keep(self, response: Response, address: str) -> cache.Draft | None:
         """Return the filter that keeps an answer from `address` while it passes, or None if it isn't kept."""
         why = _unfit(response)
         if why is None:
             fields = [field for field in response.fields if field[0].lower() in _KEPT_FIELDS]
             url, digest = self.key
-            entry = package_cache.Entry(
-                url=url, digest=digest, size=response.length or 0, address=address, fields=fields
-            )
+            entry = cache.Entry(url=url, digest=digest, size=response.length or 0, address=address, fields=fields)
             try:
                 self._draft = self._store.begin(entry)
-            except package_cache.CacheFull as error:
+            except cache.CacheFull as error:
                 why = str(error)
         if why is not None:
             self.how = f"not kept: {why}"
@@ -382,7 +405,7 @@ def _unfit(response: Response) -> str | None:
         return "the answer has no length"
     if (response.get(b"content-encoding") or b"identity").strip().lower() != b"identity":
         return "the answer is encoded"
-    if NEVER_KEPT.search(response.get(b"cache-control") or b"") or response.get(b"set-cookie") is not None:
+    if cache.is_for_one(response):
         return "the answer is for one only"
     return None
 

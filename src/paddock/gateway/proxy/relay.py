@@ -11,18 +11,16 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from paddock.errors import UnrecordedError
 from paddock.gateway.mocks.recorder import RecordedExchange
 from paddock.gateway.protocols.gzip import Undecodable
-from paddock.gateway.protocols.http1 import CONDITIONS, Body, Fields, Request, Response
+from paddock.gateway.protocols.http1 import Body, Response
 from paddock.gateway.protocols.refusal import BadMessage, Refused, UpstreamFailed
-from paddock.gateway.protocols.replacer import ChainedFilter, Filter
-from paddock.gateway.registries.package_cache import Broken
+from paddock.gateway.protocols.replacer import ChainedFilter
+from paddock.gateway.registries.package_cache import Broken, Draft
 from paddock.gateway.rules.authorization import AuthorizedRequest
 from paddock.gateway.rules.overrides import FormWatch
-from paddock.gateway.rules.redaction import ResponseRedaction, redacted
+from paddock.gateway.rules.redaction import ResponseRedaction
 from paddock.gateway.rules.substitution import BUFFERED_BYTES, Substitution
 
 from .h2_session import H2Stream, StreamFailed
@@ -31,13 +29,10 @@ from .websocket import EXTENSIONS, switch
 
 if TYPE_CHECKING:
     from .connection import Connection
-    from .registry_filter import PageFilter, RegistryFilter
+    from .registry_filter import RegistryFilter
 
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 _MOST_INTERIM = 32
-_ASKED = CONDITIONS | {b"accept"}
-"""Fields that the gateway sends to a filtered registry."""
-_MOST_ASKED_BYTES = 256
 
 
 class _Stale(Exception):
@@ -70,18 +65,17 @@ class Relay:
     def close(self) -> None:
         """Release the request's resources."""
         self._network.hold(-self._held)
-        if self._gate is not None and self._gate.file is not None:
-            self._gate.file.close()
+        if self._gate is not None:
+            self._gate.close()
 
     async def collect(self, most: int = BUFFERED_BYTES) -> bytes:
-        """Read the whole body, and leave it in the buffer. Raise Refused if it is larger than `most`."""
+        """Read the whole body, which the relay sends with its length. Raise Refused if it is larger than `most`."""
         request, content = self._request, await self.peek(most)
         if content is None:
             raise Refused(f"a body of more than {most} bytes can't be looked at as a whole", status=413, rule="body")
-        self._client.buffer[:0] = content
         if request.chunked or request.length is not None:
             request.chunked, request.length = False, len(content)
-        self._body = Body(request)
+        self._body.trailers = []  # a body with a length has none
         return content
 
     async def peek(self, most: int) -> bytes | None:
@@ -135,7 +129,7 @@ class Relay:
             content += body.take_filtered(client.buffer)
         if rewrites and (request.chunked or request.length is not None):
             request.chunked, request.length = not body.done, len(content) if body.done else None
-        sent, last = request if self._gate is None else self._rewritten(swap, self._gate), body.last
+        sent, last = request if self._gate is None else self._gate.request(swap.headers), body.last
 
         def begin(server: ProxyStream) -> None:
             server.ask(sent, path, self._authorized.host)
@@ -143,19 +137,9 @@ class Relay:
 
         return await self._send(begin)
 
-    def _rewritten(self, swap: Substitution, gate: RegistryFilter) -> Request:
-        """Return the request with only the fields that the answer depends on, and the credentials with a secret."""
-        coding = b"identity" if gate.page is None else b"gzip"
-        fields = [(b"User-Agent", b"paddock"), (b"Accept-Encoding", coding)]
-        for name, value in self._request.fields:
-            lower = name.lower()
-            if (lower in _ASKED and len(value) <= _MOST_ASKED_BYTES) or lower in swap.headers:
-                fields.append((name, value))
-        return msgspec.structs.replace(self._request, fields=fields)
-
     async def _send(self, begin: Callable[[ProxyStream], None]) -> bool:
         """Send the present part of the request by `begin`, and again if the server ended a kept connection."""
-        if self._gate is not None and (goes_on := await self._recall(self._gate)) is not None:
+        if self._gate is not None and (goes_on := await self._gate.recall(self)) is not None:
             return goes_on
         complete = self._body.done  # what comes later can be sent only once
         repeatable = complete and self._request.method in _REPEATABLE
@@ -246,7 +230,7 @@ class Relay:
             try:
                 response = await server.response(self._request.method)
             except ConnectionLost as lost:
-                raise self._unanswered(lost, begun=server.received > before) from None
+                raise self.unanswered(lost, begun=server.received > before) from None
             except BadMessage as error:
                 raise UpstreamFailed(f"the server's answer is malformed: {error}") from None
             book = self._network.secrets
@@ -254,7 +238,6 @@ class Relay:
                 await self._network.turn()  # other sandboxes wait while it searches
                 response.phrase = book.redaction().whole(response.phrase)
             if response.status >= 200 or response.status == 101:
-                self._connection.limit(None)
                 return response
             if book:
                 response.fields = book.redaction().fields(response.fields)
@@ -264,7 +247,8 @@ class Relay:
                 await self._client.drain()
         raise UpstreamFailed("the server does not come to an answer")
 
-    def _unanswered(self, lost: ConnectionLost, *, begun: bool) -> Exception:
+    def unanswered(self, lost: ConnectionLost, *, begun: bool) -> Exception:
+        """Return the reason why the server's answer isn't there. `begun`: a part of it is."""
         if self._client.error is not None:
             return lost
         if self._broken is not None:
@@ -277,75 +261,48 @@ class Relay:
         return _Stale(untouched=failed is not None)
 
     async def _receive(self, response: Response, server: ProxyStream) -> bool:
-        request, client = self._request, self._client
         if response.status == 101:
+            self._connection.limit(None)
             network = self._network
-            return await switch(request, response, client, server, network.secrets, self._swap, network.turn)
-        file = kept = None
-        if self._gate is not None:
-            if self._gate.page is not None:
-                return await self._filter_page(self._gate.page, response, server)
-            self._gate.admit(response)
-            file = self._gate.file
-            kept = None if file is None else file.keep(response, server.address)
-        body = self.returning(response, server, kept)
-        goes_on, begun = self.respond(response), False
+            return await switch(
+                self._request, response, self._client, server, network.secrets, self._swap, network.turn
+            )
+        return await (self.give(response, server) if self._gate is None else self._gate.receive(self, response, server))
+
+    async def give(self, response: Response, source: ProxyStream, kept: Draft | None = None) -> bool:
+        """Send an answer, whose body comes from `source`, without values of secrets.
+
+        Of a body that is also `kept` it says nothing before a part is right. Return whether the connection can go on.
+        Raise Refused if it has said nothing.
+        """
+        self._connection.limit(None)
+        client, sent = self._client, self._client.sent
+        body = source.body(response)
+        body.filter = kept
+        self._redact(response, body)
+        goes_on = self._respond(response)
         try:
             while True:
                 if body.filter is not None:
                     await self._network.turn()
-                data = body.take_filtered(server.buffer)
-                if data or body.done or kept is None:  # of a file that is kept nothing is said before a part is right
-                    self.send(data, body.last)
-                    begun = True
-                if body.done:
-                    break
+                data = body.take_filtered(source.buffer)
+                if data or body.done or kept is None:
+                    if self.exchanged is not None:
+                        self.exchanged.take(data)
+                    client.send(data, body.last)
                 await client.drain()
-                if not body.lags and not await server.more():
+                if body.done:
+                    return goes_on
+                if not body.lags and not await source.more():
                     body.end()
         except (ConnectionLost, BadMessage, Undecodable, Broken) as error:
-            if not begun and client.error is None:
+            if client.sent == sent and client.error is None:
                 raise Refused(str(error), status=502, rule="cache") from None
-            server.reset()
+            source.reset()
             client.reset()  # half of it is there: that it is half must be seen
             raise ConnectionLost(f"the answer was cut off: {error}") from None
-        await client.drain()
-        if file is not None:
-            file.delivered = kept is not None
-        return goes_on
 
-    async def _recall(self, gate: RegistryFilter) -> bool | None:
-        """Answer with a cached file or page. Return None if the relay must contact the registry."""
-        if gate.file is not None:
-            return await gate.file.answer(self)
-        found = None if gate.page is None else gate.page.recall()
-        return None if found is None else await self._give_page(*found)
-
-    async def _filter_page(self, page_filter: PageFilter, response: Response, server: ProxyStream) -> bool:
-        """Read the whole page, and pass on the filtered one."""
-        self._connection.limit(self._network.limits.response, server)
-        try:
-            body = await page_filter.read(response, server)
-        except ConnectionLost as lost:
-            raise self._unanswered(lost, begun=True) from None
-        finally:
-            self._connection.limit(None)
-        return await self._give_page(response, body)
-
-    async def _give_page(self, response: Response, body: bytes) -> bool:
-        book = self._network.secrets
-        if self._silent:
-            return self._request.keep_alive
-        if book:
-            redaction = book.redaction()
-            body = await redacted(redaction, body)
-            response.fields = redaction.fields(response.fields)
-        goes_on = self.respond(response)
-        self.send(body, [])
-        await self._client.drain()
-        return goes_on
-
-    def respond(self, response: Response) -> bool:
+    def _respond(self, response: Response) -> bool:
         """Begin the answer. Return whether the connection can go on after it."""
         request, goes_on = self._request, self._request.keep_alive
         if not response.bodiless and response.length is None:
@@ -356,18 +313,11 @@ class Relay:
         self._client.respond(response, keep_alive=goes_on, minor=request.minor)
         return goes_on
 
-    def send(self, data: bytes, last: Fields | None) -> None:
-        if self.exchanged is not None:
-            self.exchanged.take(data)
-        self._client.send(data, last)
-
-    def returning(self, response: Response, server: ProxyStream | None = None, kept: Filter | None = None) -> Body:
-        """Return the answer's body, and remove secrets from its head. `kept` gets the body first."""
+    def _redact(self, response: Response, body: Body) -> None:
+        """Remove values of secrets from an answer's head, and have them removed from its body."""
         book = self._network.secrets
-        body = Body(response) if server is None else server.body(response)
-        body.filter = kept
         if not book:
-            return body
+            return
         redaction = book.redaction()
         try:
             returned = ResponseRedaction(redaction, response.fields)
@@ -376,11 +326,8 @@ class Relay:
         response.fields = returned.fields
         if returned.rewrites:
             response.length = None
-        body.filter, body.filter_trailers = (
-            returned if kept is None else ChainedFilter(kept, returned),
-            redaction.fields,
-        )
-        return body
+        body.filter = returned if body.filter is None else ChainedFilter(body.filter, returned)
+        body.filter_trailers = redaction.fields
 
 
 async def _settle(task: asyncio.Task[None]) -> None:

@@ -10,8 +10,9 @@ import asyncio
 import socket
 import ssl
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from enum import Enum
+from typing import Any
 
 from paddock.gateway.protocols import http1
 from paddock.gateway.protocols.http1 import Body, Fields, Request, Response
@@ -28,7 +29,7 @@ class ConnectionLost(Exception):
 class Inbound(Enum):
     """The treatment of incoming bytes."""
 
-    OPEN = "kept, or passed on"
+    OPEN = "kept"
     PAUSED = "left in the kernel until there is room"
     DISCARDED = "thrown away until the other side ends"
     ENDED = "none: the other side has ended"
@@ -64,8 +65,6 @@ class ProxyStream(asyncio.BufferedProtocol):
         """Runs when a full stream accepts data again."""
         self.received = self.sent = 0
         self._transport: asyncio.Transport | None = None
-        self._sink: ProxyStream | None = None
-        self._source: ProxyStream | None = None
         self._guarded: ProxyStream | None = None
         self._changed = asyncio.Event()
         self.full = False
@@ -149,15 +148,10 @@ class ProxyStream(asyncio.BufferedProtocol):
         if self._tls is not None:
             self._incoming.write(data)
             self._advance()
-        elif self._sink is not None:
-            self._sink.write(data)
-            if self._sink.full:
-                self._hold()
-            return
         else:
             self.buffer += data
             self._has_news = True
-        if len(self.buffer) > HIGH_WATER or (self._sink is not None and self._sink.full):
+        if len(self.buffer) > HIGH_WATER:
             self._hold()
         self._changed.set()
 
@@ -169,8 +163,6 @@ class ProxyStream(asyncio.BufferedProtocol):
         if self.ended:
             return
         self._inbound = Inbound.ENDED
-        if self._sink is not None:
-            self._sink.write_eof()
         if self._watched:
             self._lose(ConnectionResetError("the other side has left"))
         self._changed.set()
@@ -187,16 +179,15 @@ class ProxyStream(asyncio.BufferedProtocol):
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
-    def write(self, data: bytes | bytearray | memoryview) -> None:
+    def write(self, data: bytes | bytearray) -> None:
+        """Send `data`, which nobody changes afterwards: since Python 3.12 the transport keeps the rest uncopied."""
         if self._transport is None or self.error is not None or not data:
             return
         if self._tls is not None:
             self._tls.write(data)
             data = self._outgoing.read()
         self.sent += len(data)
-        # Since Python 3.12 the transport keeps the unsent rest without a copy. The next bytes, which may be of another
-        # sandbox, overwrite `scratch`.
-        self._transport.write(bytes(data))
+        self._transport.write(data)
 
     async def drain(self) -> None:
         """Wait until the other side has taken enough. Lost: it broke."""
@@ -207,14 +198,10 @@ class ProxyStream(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self.full = True
-        if self._source is not None:
-            self._source._hold()
 
     def resume_writing(self) -> None:
         self.full = False
         self._changed.set()
-        if self._source is not None:
-            self._source._flow_on()
         if self.on_room is not None:
             self.on_room()
 
@@ -278,27 +265,15 @@ class ProxyStream(asyncio.BufferedProtocol):
 
     # -- passing on ----------------------------------------------------------------------------------------------------
 
-    def pipe(self, sink: ProxyStream) -> None:
-        """Pass all data from now on to `sink`, with its end."""
-        if self._sink is None:
-            self._sink, sink._source = sink, self
-            if self.buffer:
-                sink.write(self.buffer)
-                self.buffer.clear()
-            if self.ended:
-                sink.write_eof()
-            elif not sink.full:
-                self._flow_on()
-
-    async def join(self, other: ProxyStream) -> None:
-        """Pass the data of either stream to the other until both have ended. Raise Lost if one of them broke."""
-        self.pipe(other)
-        other.pipe(self)
-        for stream in (self, other):
-            while await stream.more():
-                pass
-        await self.drain()
-        await other.drain()
+    async def pass_on(self, sink: ProxyStream) -> None:
+        """Pass all data from now on to `sink`, with its end. Raise Lost if one of them broke."""
+        goes_on = True
+        while goes_on:
+            data, self.buffer = self.buffer, bytearray()
+            sink.write(data)
+            await sink.drain()
+            goes_on = await self.more()
+        sink.write_eof()
 
     def guard(self, other: ProxyStream | None) -> None:
         """Break off `other` if this stream breaks."""
@@ -348,16 +323,12 @@ class ProxyStream(asyncio.BufferedProtocol):
         self._flush()
 
     def _decrypt(self, tls: ssl.SSLObject) -> None:
-        sink, into = self._sink, self.buffer
         while True:
             piece = tls.read(_RECORD_BYTES)
             if not piece:
                 raise ssl.SSLZeroReturnError
-            if sink is None:
-                into += piece
-                self._has_news = True
-            else:
-                sink.write(piece)
+            self.buffer += piece
+            self._has_news = True
 
     def _flush(self) -> None:
         if self._outgoing.pending and self._transport is not None:
@@ -421,11 +392,36 @@ class ProxyStream(asyncio.BufferedProtocol):
         if self.error is not None:
             return
         self.error = error
-        if self._sink is not None:
-            self._sink._lose(error)
         if self._guarded is not None:
             self._guarded.reset()
         self._changed.set()
+
+
+class StoredContent(ProxyStream):
+    """Content that the gateway has itself, once from the server at `address`: read piece by piece as from a server."""
+
+    def __init__(self, pieces: Iterator[bytes], address: str, turn: Callable[[], Awaitable[None]]) -> None:
+        """Read the first of `pieces`."""
+        super().__init__(memoryview(b""), address, turn)
+        self._pieces = pieces
+        self.buffer += next(pieces, b"")
+
+    async def more(self) -> bool:
+        await self._turn()
+        self._check()
+        piece = next(self._pieces, b"")
+        self.buffer += piece
+        return bool(piece)
+
+
+async def together(one: Coroutine[Any, Any, None], other: Coroutine[Any, Any, None]) -> None:
+    """Run both until they have ended, or one raises."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(one)
+            group.create_task(other)
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
 
 
 def _taken(buffer: bytearray, end: int) -> bytes:

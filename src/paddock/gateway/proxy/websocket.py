@@ -19,7 +19,7 @@ from paddock.gateway.protocols.websocket import CloseCode, Frame, FrameReader, O
 from paddock.gateway.rules.secrets import SecretBook
 from paddock.gateway.rules.substitution import Substitution
 
-from .stream import ConnectionLost, ProxyStream
+from .stream import ConnectionLost, ProxyStream, together
 
 PIECE_BYTES = 64 << 10
 _TURN_FRAMES = 64
@@ -155,6 +155,6 @@ async def switch(
         )
         await converse(client, server, outwards, inwards, turn)
     else:
-        await client.join(server)
+        await together(client.pass_on(server), server.pass_on(client))
     server.guard(None)
     return False

@@ -28,7 +28,7 @@ from .page import Answer, Page
 _LENGTH = struct.Struct("=I")
 _MOST_META_BYTES = 64 << 10
 _DRAFT = "draft-"
-_PIECE_BYTES = 128 << 10
+PIECE_BYTES = 64 << 10
 _HELD_BYTES = 64 << 10
 
 
@@ -64,10 +64,10 @@ class CacheFull(Exception):
 
 
 class Copy:
-    """An open entry. The caller closes it. `file` is at its first byte."""
+    """An open entry. The caller closes it. `file` is at its first byte. A faulty entry leaves the `store`."""
 
-    def __init__(self, entry: Entry, file: BinaryIO) -> None:
-        self.entry, self._file = entry, file
+    def __init__(self, store: PackageStore, entry: Entry, file: BinaryIO) -> None:
+        self._store, self.entry, self._file = store, entry, file
         self.close = file.close
 
     def pieces(self) -> Iterator[bytes]:
@@ -75,14 +75,16 @@ class Copy:
         algorithm, _, digest = self.entry.digest.partition(":")
         hasher, left = hashlib.new(algorithm), self.entry.size
         while left:
+            why = "what is in the cache is not what was written"
             try:
-                data = self._file.read(_PIECE_BYTES)
+                data = self._file.read(PIECE_BYTES)
             except OSError as error:
-                raise Broken(f"the disk can't be read: {error.strerror}") from None
+                data, why = b"", f"the disk can't be read: {error.strerror}"
             hasher.update(data)
             left -= len(data)
             if not data or (not left and hasher.hexdigest() != digest):
-                raise Broken("what is in the cache is not what was written")
+                self._store.drop(self.entry.key)
+                raise Broken(why)
             yield data
 
 
@@ -94,8 +96,8 @@ class Draft:
 
     lags = False
 
-    def __init__(self, store: PackageStore, name: str, file: BinaryIO, entry: Entry, size: int) -> None:
-        self._store, self._name, self._file, self._entry, self._size = store, name, file, entry, size
+    def __init__(self, store: PackageStore, name: str, file: BinaryIO, entry: Entry) -> None:
+        self._store, self._name, self._file, self._key = store, name, file, entry.key
         algorithm, _, self._digest = entry.digest.partition(":")
         self._hasher, self._held = hashlib.new(algorithm), bytearray()
         self.how = "not kept: it was cut off"
@@ -119,7 +121,7 @@ class Draft:
         try:
             if not self._file.closed:
                 self._file.flush()
-                self._store.take(self._name, self._entry, self._size)
+                self._store.take(self._name, self._key)
                 self._file.close()
                 self.how = "kept"
         except OSError as error:
@@ -133,7 +135,7 @@ class Draft:
     def discard(self) -> None:
         """Delete the file if it isn't an entry. Idempotent."""
         if not self._file.closed:
-            self._store.forget(self._name, self._size)
+            self._store.drop(self._name)
             with suppress(OSError):
                 self._file.close()
 
@@ -153,10 +155,9 @@ class PackageStore:
     def __init__(self, directory: Path, *, most_bytes: int, spare_bytes: int) -> None:
         self._directory, self._most, self._spare = directory, most_bytes, spare_bytes
         self.clock = time.time
-        self._drafted = 0
         directory.mkdir(mode=0o700, exist_ok=True)
         self._sizes = self._found()
-        self._total = sum(self._sizes.values())
+        self._drafts: dict[str, int] = {}
 
     def _found(self) -> OrderedDict[str, int]:
         found: list[tuple[int, str, int]] = []
@@ -171,14 +172,14 @@ class PackageStore:
 
     @property
     def total_bytes(self) -> int:
-        return self._total + self._drafted
+        return sum(self._sizes.values()) + sum(self._drafts.values())
 
     def find(self, url: str, name: str) -> Copy | None:
         """Find an entry, which counts as used now."""
         key = key_of(url, name)
         if key not in self._sizes:
             return None
-        copy = _opened(self._directory, key)
+        copy = self._opened(key)
         if copy is None:
             self.drop(key)
             return None
@@ -187,17 +188,35 @@ class PackageStore:
             os.utime(self._directory / key)
         return copy
 
-    def drop(self, key: str) -> None:
-        """Delete a faulty entry."""
-        self._unlink(key)
-        self._lose(key)
+    def _opened(self, key: str) -> Copy | None:
+        """Open an entry, or return None if this class didn't write it."""
+        try:
+            file = os.fdopen(os.open(self._directory / key, os.O_RDONLY | os.O_NOFOLLOW), "rb")
+        except OSError:
+            return None
+        try:
+            (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
+            entry = _entry(file.read(min(length, _MOST_META_BYTES)))
+            if entry.key == key and os.fstat(file.fileno()).st_size == _LENGTH.size + length + entry.size:
+                hashlib.new(entry.digest.partition(":")[0])
+                return Copy(self, entry, file)
+        except (OSError, ValueError, struct.error, msgspec.MsgspecError):
+            pass
+        file.close()
+        return None
 
-    def _unlink(self, name: str) -> None:
+    def drop(self, name: str) -> None:
+        """Delete an entry or a draft."""
         with suppress(OSError):  # it is gone, or the next gateway tries again
             os.unlink(self._directory / name)
+        self._sizes.pop(name, None)
+        self._drafts.pop(name, None)
 
-    def _lose(self, key: str) -> None:
-        self._total -= self._sizes.pop(key, 0)
+    def take(self, draft: str, key: str) -> None:
+        """Make a draft an entry."""
+        os.rename(self._directory / draft, self._directory / key)
+        self._sizes[key] = self._drafts.pop(draft)
+        self._sizes.move_to_end(key)
 
     def begin(self, entry: Entry) -> Draft:
         """Begin an entry, with room made for it first. CacheFull."""
@@ -205,15 +224,15 @@ class PackageStore:
         size = _LENGTH.size + len(meta) + entry.size
         if len(meta) > _MOST_META_BYTES or size > self._most // 4:
             raise CacheFull("it is too large for the cache")
-        if self._drafted + size > self._most:
+        if sum(self._drafts.values()) + size > self._most:
             raise CacheFull("too much is fetched at once")
-        while self.total_bytes + size > self._most:
-            self._evict()
+        excess = self.total_bytes + size - self._most
+        while excess > 0:
+            excess -= self._evict()
         name = _DRAFT + secrets.token_hex(8)
         try:
             file = os.fdopen(os.open(self._directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
-            draft = Draft(self, name, file, entry, size)
-            self._drafted += size
+            draft, self._drafts[name] = Draft(self, name, file, entry), size
             try:
                 self._allocate(file.fileno(), size)
                 file.write(_LENGTH.pack(len(meta)) + meta)
@@ -241,41 +260,10 @@ class PackageStore:
         self.drop(key)
         return size
 
-    # -- for drafts ----------------------------------------------------------------------------------------------------
-
-    def take(self, name: str, entry: Entry, size: int) -> None:
-        os.rename(self._directory / name, self._directory / entry.key)
-        self._drafted -= size
-        self._lose(entry.key)
-        self._sizes[entry.key] = size
-        self._total += size
-
-    def forget(self, name: str, size: int) -> None:
-        self._unlink(name)
-        self._drafted -= size
-
 
 def _free(fd: int) -> int:
     disk = os.fstatvfs(fd)
     return disk.f_bavail * disk.f_frsize
-
-
-def _opened(directory: Path, key: str) -> Copy | None:
-    """Open an entry, or return None if this class didn't write it."""
-    try:
-        file = os.fdopen(os.open(directory / key, os.O_RDONLY | os.O_NOFOLLOW), "rb")
-    except OSError:
-        return None
-    try:
-        (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
-        entry = _entry(file.read(min(length, _MOST_META_BYTES)))
-        if entry.key == key and os.fstat(file.fileno()).st_size == _LENGTH.size + length + entry.size:
-            hashlib.new(entry.digest.partition(":")[0])
-            return Copy(entry, file)
-    except (OSError, ValueError, struct.error, msgspec.MsgspecError):
-        pass
-    file.close()
-    return None
 
 
 _entry = msgspec.msgpack.Decoder(Entry).decode
@@ -286,7 +274,13 @@ _MOST_BYTES = 64 << 20
 PERSONAL_FIELDS = frozenset({b"authorization", b"cookie", b"x-api-key", b"private-token"})
 """Fields that make an answer depend on the client. Without them the gateway sends its own fields."""
 _MAX_AGE = re.compile(rb"\bmax-age=([0-9]{1,9})", re.IGNORECASE)
-NEVER_KEPT, _ASK = re.compile(rb"\b(private|no-store)\b", re.IGNORECASE), re.compile(rb"\bno-cache\b", re.IGNORECASE)
+_NEVER_KEPT, _ASK = re.compile(rb"\b(private|no-store)\b", re.IGNORECASE), re.compile(rb"\bno-cache\b", re.IGNORECASE)
+
+
+def is_for_one(response: Response) -> bool:
+    """Tell whether an answer says that it is for one client only."""
+    control = response.get(b"cache-control") or b""
+    return _NEVER_KEPT.search(control) is not None or response.get(b"set-cookie") is not None
 
 
 class Read(msgspec.Struct, frozen=True, kw_only=True):
@@ -313,11 +307,8 @@ def find_page(store: PackageStore, page: Page) -> Read | None:
         return None
     try:
         read = _decode(b"".join(copy.pieces()))
-    except Broken:
-        store.drop(copy.entry.key)
+    except (Broken, msgspec.MsgspecError):  # or of another version
         return None
-    except msgspec.MsgspecError:
-        return None  # of another version
     finally:
         copy.close()
     age = store.clock() - read.checked_at
@@ -329,7 +320,7 @@ def find_page(store: PackageStore, page: Page) -> Read | None:
 def keep_page(store: PackageStore, page: Page, response: Response, read: Read) -> None:
     """Keep a page as `response` allows, if there is space."""
     control = response.get(b"cache-control") or b""
-    if NEVER_KEPT.search(control) or response.get(b"set-cookie") is not None or len(read.answer.body) > _MOST_BYTES:
+    if is_for_one(response) or len(read.answer.body) > _MOST_BYTES:
         return
     max_age = _MAX_AGE.search(control)
     seconds = 0.0 if _ASK.search(control) else min(FRESH_SECONDS, float(max_age[1]) if max_age else FRESH_SECONDS)

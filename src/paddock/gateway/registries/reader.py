@@ -1,7 +1,6 @@
 """Reads pages in separate processes without privileges: see docs/design/registries.md.
 
-One reads a job with its page until the end, and writes its answer with the filtered page: each one message of
-MessagePack.
+One gets a job with its page, and answers with the filtered page: each one message of MessagePack.
 """
 
 from __future__ import annotations
@@ -9,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-import socket
+from collections.abc import Iterator
 from functools import partial
 
 import msgspec
 
-from paddock.gateway.processes.fork_server import ForkServer
+from paddock.gateway.processes.fork_server import ForkServer, ask
 from paddock.gateway.protocols.refusal import Refused
 from paddock.linux import confine as process
 from paddock.linux import prctl, seccomp, seccomp_profile
@@ -25,7 +24,6 @@ from .protocols import MOST_PAGE_BYTES, Job, read
 MOST_AT_ONCE = 8
 _MOST_MEMORY_BYTES = 1 << 30
 _MOST_SECONDS = 20
-_CHUNK = 1 << 18
 _CALLS = """
 read write recvfrom recvmsg sendto sendmsg close exit exit_group brk mmap munmap mremap mprotect madvise
 futex set_robust_list rseq rt_sigaction rt_sigprocmask rt_sigreturn sigaltstack restart_syscall getpid gettid getrandom
@@ -41,50 +39,31 @@ class Reader(ForkServer):
 
     def __init__(self) -> None:
         calls = seccomp.Filter(seccomp_profile.build_only(os.uname().machine, _CALLS.split()))
-        super().__init__("the reader of pages", partial(_answer_one, calls))
+        super().__init__("the reader of pages", partial(_read_pages, calls))
         self._turns = asyncio.Semaphore(MOST_AT_ONCE)
 
     async def read(self, job: Job, turn: asyncio.Semaphore) -> Answer:
         """Read a page in the caller's `turn`. Raise Refused without an answer. A caller that leaves ends its reader."""
         async with turn, self._turns:
             try:
-                return await self._read(job)
+                with self.start() as child:
+                    return _answer(await ask(child, _encode(job), 4 * MOST_PAGE_BYTES))
+            except EOFError:
+                reason = f"the index's page can't be read within {_MOST_SECONDS} s and {_MOST_MEMORY_BYTES >> 30} GiB"
+                raise Refused(reason, status=502, rule="registry") from None
             except (OSError, ValueError, msgspec.MsgspecError):
                 raise Refused("pages can't be read: their reader is gone", status=503, rule="registry") from None
-
-    async def _read(self, job: Job) -> Answer:
-        loop = asyncio.get_running_loop()
-        with self.start() as ours:
-            try:
-                await loop.sock_sendall(ours, _encode(job))
-                ours.shutdown(socket.SHUT_WR)
-            except (BrokenPipeError, ConnectionResetError):
-                pass  # it may have answered all the same
-            answer = bytearray()
-            while piece := await loop.sock_recv(ours, _CHUNK):
-                answer += piece
-                if len(answer) > 4 * MOST_PAGE_BYTES:
-                    raise ValueError("an answer without end")
-        if not answer:
-            raise Refused(
-                f"the index's page can't be read within {_MOST_SECONDS} s and {_MOST_MEMORY_BYTES >> 30} GiB",
-                status=502,
-                rule="registry",
-            )
-        return _answer(answer)
 
 
 # -- the other side ----------------------------------------------------------------------------------------------------
 
 
-def _answer_one(calls: seccomp.Filter, sock: socket.socket) -> None:
+def _read_pages(calls: seccomp.Filter, jobs: Iterator[bytes]) -> Iterator[bytes]:
     prctl.set_name(b"paddock-reader")
     os.dup2(0, 2)
     limits = {resource.RLIMIT_AS: _MOST_MEMORY_BYTES, resource.RLIMIT_CPU: _MOST_SECONDS, resource.RLIMIT_FSIZE: 0}
     for number, value in limits.items():
         process.limit(number, value)
     process.confine(readable=(), writable=(), calls=calls)
-    job = bytearray()
-    while piece := sock.recv(_CHUNK):
-        job += piece
-    sock.sendall(_encode(read(_job(job))))
+    for job in jobs:
+        yield _encode(read(_job(job)))

@@ -8,7 +8,6 @@ transformations. The first barrier is that a value only goes to the places of it
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import html
 import json
@@ -73,9 +72,6 @@ class Redaction:
         unbroken = {form.translate(None, b"\r\n"): form for form in table}
         self._unbroken = {short: table[form] for short, form in unbroken.items() if len(short) >= _LEAST}
         self._plain = Needles(tuple(self._unbroken))
-
-    def __bool__(self) -> bool:
-        return bool(self._needles)
 
     def whole(self, data: bytes) -> bytes:
         return self._unescaped().whole(self._needles.replaced(data, self._table.__getitem__))
@@ -146,15 +142,6 @@ class ResponseRedaction:
 
     def end(self) -> bytes:
         return self._stream.end()
-
-
-async def redacted(redaction: Redaction, page: bytes) -> bytes:
-    """Redact a page in pieces, between which other tasks run."""
-    stream, parts = redaction.stream(), list[bytes]()
-    for start in range(0, len(page), TURN_BYTES):
-        parts.append(stream.feed(page[start : start + TURN_BYTES]))
-        await asyncio.sleep(0)
-    return b"".join((*parts, stream.end()))
 
 
 # Fields that describe the encoded bytes.

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import os
 import resource
-import select
-import signal
 import socket
 import stat
-import time
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from operator import attrgetter
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from paddock.errors import InternalError, PaddockError, ResourceExhaustedError
 from paddock.linux import caps, children, confine, descriptors, namespaces, seccomp, seccomp_profile
@@ -29,8 +28,6 @@ from paddock.model import codec
 from paddock.supervisor.layout import ORDINARY_ID
 
 MEMORY_BYTES = 2 << 30
-MOST_DESCRIPTORS = 8
-_NAME_BYTES = 300
 _IDLE_SECONDS = 30.0
 _FILES = 1024
 # The capabilities for work on other users' files. CAP_MKNOD isn't among them: all users may make overlay whiteouts.
@@ -49,12 +46,6 @@ def named(name: str) -> Any:
     return attrgetter(path)(import_module(module))
 
 
-class _Job(NamedTuple):
-    end: socket.socket
-    seconds: int
-    deadline: float
-
-
 def serve(control: int, ids: list[int] | None) -> NoReturn:
     """Be the worker of the process at the other end of `control`, and end with it."""
     peer = socket.socket(fileno=control)
@@ -71,67 +62,37 @@ def serve(control: int, ids: list[int] | None) -> NoReturn:
     peer.send(json.dumps(why).encode())
     if why is None:
         gc.freeze()
-        _serve(peer, calls, idle=None if ids else _IDLE_SECONDS)
+        children.serve(peer, partial(_begin, calls), _finish, idle=math.inf if ids else _IDLE_SECONDS)
     os._exit(0)
 
 
-def _serve(peer: socket.socket, calls: seccomp.Filter, *, idle: float | None) -> None:
-    jobs: dict[int, _Job] = {}
-    patience: float | None = None  # until its first job a worker waits: the daemon that has just started it sends one
-    poll = select.poll()
-    poll.register(peer, select.POLLIN)
-    while True:
-        wait = min((max(0.0, job.deadline - time.monotonic()) for job in jobs.values()), default=patience)
-        ready = {fd for fd, _ in poll.poll(None if wait is None else wait * 1000)}
-        if not ready and not jobs:
-            peer.shutdown(socket.SHUT_RD)  # what was sent before is still there to be read
-        if peer.fileno() in ready or not (ready or jobs):
-            message, fds, _, _ = socket.recv_fds(peer, _NAME_BYTES, MOST_DESCRIPTORS)
-            if not message:
-                return
-            seconds, _, name = message.decode().partition(" ")
-            job = _Job(socket.socket(fileno=fds[0]), int(seconds), time.monotonic() + int(seconds))
-            pidfd = _begin(job, name, fds[1:], calls)
-            jobs[pidfd] = job
-            poll.register(pidfd, select.POLLIN)
-            patience = idle
-        for pidfd, job in list(jobs.items()):
-            late = time.monotonic() > job.deadline
-            if late or pidfd in ready:
-                poll.unregister(pidfd)
-                _finish_job(pidfd, jobs.pop(pidfd), late=late)
-
-
-def _begin(job: _Job, name: str, fds: list[int], calls: seccomp.Filter) -> int:
+def _begin(calls: seccomp.Filter, message: bytes, fds: list[int]) -> children.Child:
+    seconds, _, name = message.decode().partition(" ")
     with suppress(Exception):  # the job says why. Here, the modules stay for the next jobs
         named(name)
-    pid = children.fork(lambda: _answer(job.end, _done(job, name, fds, calls)), job.end.fileno(), *fds)
-    for fd in fds:
+    requester = socket.socket(fileno=fds[0])
+    pid = children.fork(lambda: _answer(requester, _done(requester, name, fds[1:], calls)), *fds)
+    for fd in fds[1:]:
         os.close(fd)
-    return os.pidfd_open(pid)
+    return children.Child(os.pidfd_open(pid), requester, int(seconds))
 
 
-def _finish_job(pidfd: int, job: _Job, *, late: bool) -> None:
-    with suppress(ProcessLookupError):
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)  # it has ended, or is too late
-    ended = os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
-    os.close(pidfd)
-    with job.end:
-        if ended is None or ended.si_code == os.CLD_EXITED:
-            return
-        if late:
-            error = ResourceExhaustedError(f"the work on a tree took more than {job.seconds} seconds")
-        else:
-            killed = f"the process that works on a tree was killed by signal {ended.si_status}"
-            error = InternalError(killed, hint="try again")
-        _answer(job.end, error)
+def _finish(job: children.Child, ended: os.waitid_result | None, late: bool) -> None:
+    if ended is None or ended.si_code == os.CLD_EXITED:
+        return
+    if late:
+        error = ResourceExhaustedError(f"the work on a tree took more than {job.seconds} seconds")
+    else:
+        killed = f"the process that works on a tree was killed by signal {ended.si_status}"
+        error = InternalError(killed, hint="try again")
+    _answer(job.requester, error)
 
 
-def _done(job: _Job, name: str, fds: list[int], calls: seccomp.Filter) -> dict[str, object] | Exception:
+def _done(requester: socket.socket, name: str, fds: list[int], calls: seccomp.Filter) -> dict[str, object] | Exception:
     """Be the process of one job: no network, no program, no other process, no files but the job's directories."""
     try:
         work = named(name)
-        arguments = json.loads(b"".join(iter(lambda: job.end.recv(1 << 16), b"")))
+        arguments = json.loads(b"".join(iter(lambda: requester.recv(1 << 16), b"")))
         confine.limit(resource.RLIMIT_AS, MEMORY_BYTES)
         confine.limit(resource.RLIMIT_NOFILE, _FILES)
         directories = [fd for fd in fds if stat.S_ISDIR(os.fstat(fd).st_mode)]
