@@ -95,12 +95,14 @@ ALIASES = {
     "repo": "repos",
     "rm": "kill",
     "secrets": "secret",
+    "snapshots": "snapshot",
     "shell": "sh",
     "ssh": "sh",
     "stop": "kill",
     "templates": "template",
     "top": "ps",
     "unpause": "resume",
+    "workspaces": "workspace",
 }
 """Words that people type, and the verbs that they mean."""
 _ELSEWHERE = {
@@ -124,12 +126,10 @@ _ELSEWHERE = {
     "volume": "paddock run --mount DIR",
 }
 """Verbs of other programs, and our lines for them."""
-_OLD_NOUNS = {"snapshots": "snapshot", "workspaces": "workspace"}
-"""Verbs from before 1.0. Without options they list. Options such as `--delete` are now verbs."""
-_OLD_OPTIONS = {"--delete": "rm", "--pin": "pin", "--unpin": "unpin"}
 _LISTS = {
-    **dict.fromkeys(("approval", "approvals", "images", "repos", "secrets", "templates"), "ls"),
+    **dict.fromkeys(("approval", "approvals", "images", "repos", "secrets", "snapshots", "templates"), "ls"),
     "artifacts": "list",
+    "workspaces": "ls",
 }
 """Plurals, and the verb of each without any other."""
 _MEANT = {
@@ -276,10 +276,6 @@ def _as_written_today(words: list[str]) -> list[str]:
         return ["--version"]
     if verb == "help":
         return [*_as_written_today(rest), "--help"] if rest else ["--help"]
-    if verb in _OLD_NOUNS:
-        old = next((word for word in rest if word in _OLD_OPTIONS), None)
-        rest = [word for word in rest if word != old]
-        return [_OLD_NOUNS[verb], "ls" if old is None else _OLD_OPTIONS[old], *rest]
     if verb == "snapshot" and rest and rest[0] not in ("create", "build", "ls", "rm", "-h", "--help"):
         return [verb, "create", *rest]
     if verb in _LISTS and (not rest or (rest[0].startswith("-") and rest[0] not in ("-h", "--help"))):
