@@ -109,7 +109,7 @@ def test_a_create_of_the_process_backend_that_is_cancelled_leaves_no_process(tmp
             await creating
         # Before the loop ends, and with it all that was forgotten in it.
         assert await asyncio.to_thread(wait_until, lambda: set(descendants(os.getpid())) <= before)
-        assert await backend.living() == {}
+        assert (await backend.state()).living == {}
         await backend.aclose()
 
     before = set(descendants(os.getpid()))

@@ -71,7 +71,7 @@ def test_all_that_a_container_has_is_in_its_copy(containers: ContainerHarness) -
                 fork = await _copied(containers, first)
                 await first.instance.pause()
                 again = await _copied(containers, first)  # of a tree that has been brought up to date before
-                assert (await backend.paused()).keys() == {first.id}
+                assert (await backend.state()).paused.keys() == {first.id}
                 await first.instance.resume()
                 assert len(before) > 5 * _written(containers, again)  # what is the template's takes no room
                 for copy in (fork, again):
@@ -140,7 +140,7 @@ def test_what_does_not_fit_into_its_tree_is_said_and_it_goes_on(containers: Cont
                 with pytest.raises(PaddockError):
                     await _copied(containers, box)
                 assert (await box.run("echo", "on")).text == "on"
-                assert await backend.paused() == {}
+                assert (await backend.state()).paused == {}
             finally:
                 await box.instance.kill()
                 await box.instance.aclose()

@@ -281,7 +281,7 @@ def test_what_a_killed_service_had_half_made_is_removed_by_the_next(
             plan = await containers.plan(SandboxSpec())
             containers.backend().records.make(record(plan))
             async with backend_of(containers) as later:
-                ending = (await later.living())[plan.id]
+                ending = (await later.state()).living[plan.id]
                 assert ending is not None
                 assert "before it was complete" in ending.reason
                 assert await later.adopt(plan.id) is None
@@ -301,7 +301,7 @@ def test_without_its_engine_what_runs_is_used_and_found_and_ends_on_time(
             try:
                 assert (await box.run("echo", "here")).text == "here"
                 async with backend_of(containers) as later:
-                    assert (await later.living())[box.plan.id] is None
+                    assert (await later.state()).living[box.plan.id] is None
                     adopted = await later.adopt(box.plan.id)
                     assert adopted is not None
                     assert (await Box(adopted, box.plan).run("echo", "there")).text == "there"
@@ -415,7 +415,7 @@ def test_one_that_stands_still_past_its_deadline_is_ended_by_whoever_looks(
 
 
 async def _ending_of(backend: ContainerBackend, box: Box) -> Ending | None:
-    return (await backend.living())[box.plan.id]
+    return (await backend.state()).living[box.plan.id]
 
 
 # inside
@@ -490,7 +490,7 @@ def test_what_it_cannot_do_is_refused_before_anything_is_made(containers: Contai
             with pytest.raises(UnsupportedError) as caught:
                 await backend.create(plan)
             assert caught.value.details == {"feature": feature}
-            assert await backend.living() == {}
+            assert (await backend.state()).living == {}
 
     asyncio.run(main())
 

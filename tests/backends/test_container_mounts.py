@@ -134,7 +134,7 @@ def test_what_no_sandbox_may_be_given_leaves_nothing(containers: ContainerHarnes
                 with pytest.raises(InvalidArgumentError):
                     async with with_mounts(containers, backend, Mount(source=str(source), target="/srv")):
                         pass
-            assert await backend.living() == {}
+            assert (await backend.state()).living == {}
 
     asyncio.run(main())
 

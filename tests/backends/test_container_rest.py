@@ -76,7 +76,7 @@ def test_of_a_service_that_is_gone_nothing_is_kept_awake_and_others_are_told(con
                 return box.instance.pause_clock.now
 
             await eventually("it is told", told)
-            assert (await backend.paused()).keys() == {box.plan.id}
+            assert (await backend.state()).paused.keys() == {box.plan.id}
 
     asyncio.run(main())
 
@@ -91,9 +91,9 @@ def test_what_an_engine_has_paused_is_seen_and_goes_on(containers: ContainerHarn
                 pytest.skip("without control groups this engine cannot pause")
             await engine.post(f"/containers/{record.container}/pause")
             assert _running.is_frozen(record)
-            assert (await backend.paused()).keys() == {box.plan.id}
+            assert (await backend.state()).paused.keys() == {box.plan.id}
             await box.instance.resume()
-            assert await backend.paused() == {}
+            assert (await backend.state()).paused == {}
             assert (await box.run("echo", "awake")).text == "awake"
 
     asyncio.run(main())

@@ -155,7 +155,7 @@ def test_of_one_that_nobody_watched_a_later_service_takes_the_work_out_before_it
             try:
 
                 async def told() -> bool:
-                    return (await later.living())[box.plan.id] is not None
+                    return (await later.state()).living[box.plan.id] is not None
 
                 await eventually("its end is told", told)
                 async with in_jail(containers, tree) as other:
@@ -250,7 +250,7 @@ def test_of_a_carrier_that_came_to_nothing_nobody_is_told_as_of_the_sandbox(
                 pass
         jails = JailBackend(containers.state_dir, supervisor=containers.supervisor)
         try:
-            assert not set(made) & set(await jails.living())
+            assert not set(made) & set((await jails.state()).living)
         finally:
             await jails.aclose()
         assert made

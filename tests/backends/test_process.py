@@ -107,13 +107,13 @@ def test_a_backend_knows_what_lives_and_forgets_what_has_ended(tmp_path):
     async def main():
         backend = ProcessBackend(tmp_path)
         box = await backend.create(plan())
-        assert await backend.living() == {box.id: None}
+        assert (await backend.state()).living == {box.id: None}
         assert await backend.adopt(box.id) is box
         await box.kill()
-        assert (await backend.living())[box.id].reason == "killed"
+        assert (await backend.state()).living[box.id].reason == "killed"
         assert await backend.adopt(box.id) is None
         await backend.forget(box.id)
-        assert await backend.living() == {}
+        assert (await backend.state()).living == {}
 
     asyncio.run(main())
 

@@ -127,7 +127,7 @@ def test_it_ends_with_its_controller_while_no_service_lives(harness: VmmHarness)
         later = harness.backend()
 
         async def ended() -> Ending | None:
-            return (await later.living())[instance.id]
+            return (await later.state()).living[instance.id]
 
         assert (await eventually("the supervisor knows that it has ended", ended)).reason == "its plain ended"
         assert await later.adopt(instance.id) is None
@@ -149,8 +149,8 @@ def test_it_is_paused_as_a_whole_and_goes_on(harness: VmmHarness) -> None:
         jail = JailBackend(harness.state_dir, supervisor=harness.supervisor)
         try:
             await instance.pause()
-            assert instance.id in await backend.paused()
-            assert instance.id not in await jail.paused()
+            assert instance.id in (await backend.state()).paused
+            assert instance.id not in (await jail.state()).paused
             await instance.resume()
             assert await output(instance, "echo", "awake") == b"awake\n"
         finally:
@@ -164,11 +164,11 @@ def test_what_stands_still_goes_on_for_what_its_controller_has_to_do_and_no_long
         await instance.pause()
         async with instance.roused():
             assert (await (await instance.control()).call("ping", dict))["children"]
-        assert instance.id in await backend.paused()
+        assert instance.id in (await backend.state()).paused
         await instance.resume()
         async with instance.roused():
             assert await output(instance, "echo", "awake") == b"awake\n"
-        assert instance.id not in await backend.paused()
+        assert instance.id not in (await backend.state()).paused
 
     in_vmm(harness, body)
 
@@ -178,16 +178,16 @@ def test_what_is_resumed_while_its_controller_has_to_do_something_stays_so(harne
         await instance.pause()
         async with instance.roused():
             await instance.resume()
-        assert instance.id not in await backend.paused()
+        assert instance.id not in (await backend.state()).paused
         await instance.pause()
         async with instance.roused():
             let_go = await instance.stay_awake()
-        assert instance.id not in await backend.paused()
+        assert instance.id not in (await backend.state()).paused
         let_go()
         await instance.pause()
         async with instance.roused():
             pass
-        assert instance.id in await backend.paused()
+        assert instance.id in (await backend.state()).paused
         await instance.resume()
 
     in_vmm(harness, body)
@@ -196,7 +196,7 @@ def test_what_is_resumed_while_its_controller_has_to_do_something_stays_so(harne
 def test_it_is_not_idle_while_it_is_made(harness: VmmHarness) -> None:
     async def body(backend: PlainVmm, instance: VmmInstance) -> None:
         async def asleep() -> bool:
-            return instance.id in await backend.paused()
+            return instance.id in (await backend.state()).paused
 
         await eventually("nobody uses it", asleep)
         let_go = await instance.stay_awake()
@@ -210,11 +210,11 @@ def test_each_backend_has_its_own(harness: VmmHarness) -> None:
     async def body(backend: PlainVmm, instance: VmmInstance) -> None:
         jail = JailBackend(harness.state_dir, supervisor=harness.supervisor)
         try:
-            assert instance.id not in await jail.living()
+            assert instance.id not in (await jail.state()).living
             assert await jail.adopt(instance.id) is None
-            assert (await backend.living())[instance.id] is None
+            assert (await backend.state()).living[instance.id] is None
             await instance.kill()
-            assert instance.id not in await jail.living()
+            assert instance.id not in (await jail.state()).living
         finally:
             await jail.aclose()
 

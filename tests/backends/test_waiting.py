@@ -226,7 +226,7 @@ def test_another_service_sees_no_sandbox_in_what_waits(harness: VmmHarness) -> N
         id = await room.stock()
         other = PlainVmm(harness.state_dir, supervisor=harness.supervisor)
         try:
-            assert id not in await other.living()
+            assert id not in (await other.state()).living
             assert await other.adopt(SandboxId(id)) is None
             assert id in (await other.trees()).in_use
         finally:
@@ -335,7 +335,7 @@ def test_it_ends_with_a_service_that_is_killed_and_its_tree_is_swept(harness: Vm
             await ended.wait()
         asyncio.get_running_loop().remove_reader(first)
         os.close(first)
-        await room.backend.living()  # the supervisor buries it before it answers
+        await room.backend.state()  # the supervisor buries it before it answers
         assert room.trees() == [id]
         assert id not in harness.pool.in_use
         harness.pool.delete(id)

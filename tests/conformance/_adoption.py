@@ -51,7 +51,7 @@ class AdoptionConformance(Bench):
     @guarantee("adopt")
     async def test_the_living_are_seen_by_a_later_service(self, lab: Lab) -> None:
         box = await lab.box()
-        assert (await lab.second_backend().living()).get(box.plan.id, "absent") is None
+        assert (await lab.second_backend().state()).living.get(box.plan.id, "absent") is None
 
     @guarantee("adopt")
     async def test_the_unknown_and_the_dead_are_not_adopted(self, lab: Lab) -> None:
@@ -71,7 +71,7 @@ class AdoptionConformance(Bench):
         later = lab.second_backend()
 
         async def known() -> bool:
-            return (await later.living()).get(box.plan.id, "absent") is not None
+            return (await later.state()).living.get(box.plan.id, "absent") is not None
 
         await eventually("a later service knows that it has ended", known)
 

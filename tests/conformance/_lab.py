@@ -137,7 +137,7 @@ def guarantee(
         @functools.wraps(test)
         def run(self: S, lab: Lab) -> None:
             async def claimed() -> None:
-                await lab.backend.living()  # what a backend can do here it may know only when it was used once
+                await lab.backend.state()  # what a backend can do here it may know only when it was used once
                 for need in needs:
                     _skip_unless_claimed(lab.backend, need)
                 await test(self, lab)

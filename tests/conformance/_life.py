@@ -31,7 +31,7 @@ class LifeConformance(Bench):
     async def test_a_new_sandbox_has_its_id_and_is_living(self, lab: Lab) -> None:
         box = await lab.box()
         assert box.instance.id == box.plan.id
-        assert (await lab.backend.living())[box.plan.id] is None
+        assert (await lab.backend.state()).living[box.plan.id] is None
 
     @guarantee()
     async def test_the_backend_can_be_asked_whether_it_is_usable_and_what_it_lacks(self, lab: Lab) -> None:
@@ -136,13 +136,13 @@ class LifeConformance(Bench):
         box, other = await lab.box(), await lab.box()
         await box.instance.kill()
         await box.instance.aclose()
-        living = await lab.backend.living()
+        living = (await lab.backend.state()).living
         assert living.get(other.plan.id, "absent") is None
         ending = living.get(box.plan.id, "absent")
         assert ending == "absent" or ending is not None, "a dead sandbox is not among the living"
         await lab.backend.forget(box.plan.id)
-        assert box.plan.id not in await lab.backend.living()
-        assert other.plan.id in await lab.backend.living()
+        assert box.plan.id not in (await lab.backend.state()).living
+        assert other.plan.id in (await lab.backend.state()).living
 
     @guarantee()
     async def test_a_deadline_ends_the_sandbox_and_is_named_as_the_reason(self, lab: Lab) -> None:
@@ -190,9 +190,9 @@ class LifeConformance(Bench):
         with pytest.raises(PaddockError):
             lab.keep(Box(await lab.backend.create(broken), broken))
             pytest.skip("this backend needs no tree, so nothing fails for want of one")
-        assert plan.id not in await lab.backend.living()
+        assert plan.id not in (await lab.backend.state()).living
         lab.keep(Box(await lab.backend.create(plan), plan))
-        assert (await lab.backend.living())[plan.id] is None
+        assert (await lab.backend.state()).living[plan.id] is None
 
     @guarantee()
     async def test_a_sandbox_is_not_made_twice(self, lab: Lab) -> None:
@@ -212,7 +212,7 @@ class LifeConformance(Bench):
         except asyncio.CancelledError:
 
             async def absent() -> bool:
-                return (await lab.backend.living()).get(plan.id, "absent") is not None
+                return (await lab.backend.state()).living.get(plan.id, "absent") is not None
 
             await eventually("a cancelled create is undone", absent)
 
@@ -220,7 +220,7 @@ class LifeConformance(Bench):
     async def test_forgetting_what_is_unknown_is_harmless(self, lab: Lab) -> None:
         plan = await lab.plan()
         await lab.backend.forget(plan.id)
-        assert plan.id not in await lab.backend.living()
+        assert plan.id not in (await lab.backend.state()).living
 
     @guarantee()
     async def test_closing_leaves_no_task_behind(self, lab: Lab) -> None:

@@ -33,7 +33,7 @@ class LoadConformance(Bench):
         await asyncio.gather(*(box.write("file", box.id.encode()) for box in boxes))
         assert await asyncio.gather(*(box.read("file") for box in boxes)) == [box.id.encode() for box in boxes]
         await asyncio.gather(*(box.instance.kill() for box in boxes))
-        living = await lab.backend.living()
+        living = (await lab.backend.state()).living
         assert not [box.id for box in boxes if living.get(box.plan.id, "absent") is None]
 
     @guarantee()

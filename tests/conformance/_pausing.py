@@ -30,15 +30,15 @@ class PauseConformance(Bench):
         await box.instance.pause()
         await box.instance.pause()
         assert box.instance.pause_clock.now
-        assert box.plan.id in await lab.backend.paused()
+        assert box.plan.id in (await lab.backend.state()).paused
         asked = asyncio.ensure_future(box.read("n"))
         for _ in range(50):
-            await lab.backend.paused()
+            await lab.backend.state()
         assert not asked.done()
         await box.instance.resume()
         await box.instance.resume()
         assert not box.instance.pause_clock.now
-        assert box.plan.id not in await lab.backend.paused()
+        assert box.plan.id not in (await lab.backend.state()).paused
         assert int(await asked) > 0
         await _gets_on(box)
 
@@ -50,7 +50,7 @@ class PauseConformance(Bench):
         await box.instance.usage()
         await box.instance.processes()
         await box.instance.kill()
-        assert (await lab.backend.living()).get(box.plan.id, "absent") is not None
+        assert (await lab.backend.state()).living.get(box.plan.id, "absent") is not None
         with pytest.raises(SandboxDiedError):
             await box.instance.pause()
         with pytest.raises(SandboxDiedError):
@@ -65,7 +65,7 @@ class PauseConformance(Bench):
         assert instance is not None
         found = lab.keep(Box(instance, box.plan))
         assert found.instance.pause_clock.now
-        assert box.plan.id in await later.paused()
+        assert box.plan.id in (await later.state()).paused
         await found.instance.resume()
         assert (await found.run("echo", "here")).text == "here"
         await eventually("whoever paused it is told", _told(box))
@@ -82,7 +82,7 @@ class PauseConformance(Bench):
         left, first = found.left_seconds, box.plan.deadline
         assert left is not None
         assert 0 <= left < first - began
-        assert (await lab.second_backend().paused())[box.plan.id] == found
+        assert (await lab.second_backend().state()).paused[box.plan.id] == found
         await asyncio.sleep(first + 1.5 - boot_seconds())  # it is time itself that must not count
         before = boot_seconds()
         deadline = await box.instance.resume()
@@ -107,7 +107,7 @@ class PauseConformance(Bench):
         let_go()
 
         async def paused() -> bool:
-            return box.plan.id in await lab.backend.paused()
+            return box.plan.id in (await lab.backend.state()).paused
 
         await eventually("it is paused", paused)
         let_go = await box.instance.stay_awake()

@@ -202,7 +202,7 @@ async def test_a_workshop_is_nobodys_sandbox_and_dead_afterwards(state_dir: Path
             async with rig.over(base):
                 raise RuntimeError("the block failed")
         backend = rig.service._backends.choose(None)
-        assert {id for id, ending in (await backend.living()).items() if ending is None} == set()
+        assert {id for id, ending in (await backend.state()).living.items() if ending is None} == set()
         assert [name for name in rig.pool.names() if name.startswith("wk_")] == []
         assert rig.shelf.utilities.living() == set()
     log = "".join(path.read_text() for path in (state_dir / "audit").glob("*.jsonl"))
@@ -215,7 +215,7 @@ async def test_a_workshop_that_a_dead_daemon_has_left_is_ended_by_the_next(modul
         async with rig.over(base):
             await rig.service.recovery.recover()
             backend = rig.service._backends.choose(None)
-            assert {id for id, ending in (await backend.living()).items() if ending is None} == set()
+            assert {id for id, ending in (await backend.state()).living.items() if ending is None} == set()
 
 
 async def test_a_repository_that_something_needs_is_not_deleted(

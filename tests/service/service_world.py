@@ -12,12 +12,22 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from paddock.backends.base import Backend, Capabilities, Ending, Exits, KeptExec, Paused, SandboxPlan, SpareStock
+from paddock.backends.base import (
+    Backend,
+    BackendState,
+    Capabilities,
+    Ending,
+    Exits,
+    KeptExec,
+    Paused,
+    SandboxPlan,
+    SpareStock,
+)
 from paddock.backends.pause_clock import PauseClock
 from paddock.daemon.main.recovery import PERIOD_SECONDS
 from paddock.daemon.main.service import Service
@@ -477,8 +487,13 @@ class WorldBackend:
             return None
         return Held(place)
 
-    async def living(self) -> Mapping[SandboxId, Ending | None]:
-        return {i: p.ended for i, p in self._world.places.items() if self._adopt or i in self.own}
+    async def state(self) -> BackendState:
+        places = self._world.places.items()
+        living = {i: p.ended for i, p in places if self._adopt or i in self.own}
+        paused = {i: Paused(p.left, p.deadline) for i, p in places if not p.runs.is_set() and p.ended is None}
+        if self._world.after_look is not None:
+            await self._world.after_look()
+        return BackendState(living, paused)
 
     async def kept(self) -> dict[ExecId, KeptExec]:
         places = self._world.places.items()
@@ -488,13 +503,6 @@ class WorldBackend:
             for exec, command in p.commands.items()
             if command.kept
         }
-
-    async def paused(self) -> dict[SandboxId, Paused]:
-        places = self._world.places.items()
-        found = {i: Paused(p.left, p.deadline) for i, p in places if not p.runs.is_set() and p.ended is None}
-        if self._world.after_look is not None:
-            await self._world.after_look()
-        return found
 
     async def forget(self, id: SandboxId) -> None:
         place = self._world.places.get(id)

@@ -224,14 +224,14 @@ async def test_a_sweep_leaves_a_create_that_is_under_way_alone(rig: Rig) -> None
 async def test_a_sweep_leaves_alone_what_was_made_while_it_asked(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig.service() as service:
         first = await service.perform(CreateSandbox(), ME)
-        under_way, go, living = asyncio.Event(), asyncio.Event(), WorldBackend.living
+        under_way, go, state = asyncio.Event(), asyncio.Event(), WorldBackend.state
 
         def wait(_: object) -> object:
             under_way.set()
             return go.wait()
 
         async def slowly(self: WorldBackend) -> Any:
-            found = await living(self)
+            found = await state(self)
             go.set()
             await made
             return found
@@ -239,7 +239,7 @@ async def test_a_sweep_leaves_alone_what_was_made_while_it_asked(rig: Rig, monke
         rig.world.before_create = wait
         made = asyncio.ensure_future(service.perform(CreateSandbox(), ME))
         await under_way.wait()
-        monkeypatch.setattr(WorldBackend, "living", slowly)
+        monkeypatch.setattr(WorldBackend, "state", slowly)
         await service.recovery.sweep()
         found = {one.id: one.state for one in await service.perform(ListSandboxes(ended=True), ME)}
         assert found == {first.id: State.RUNNING, (await made).id: State.RUNNING}

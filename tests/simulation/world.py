@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from paddock.audit import AuditLog
-from paddock.backends.base import Backend, Capabilities, Ending, KeptExec, Paused, SandboxPlan
+from paddock.backends.base import Backend, BackendState, Capabilities, Ending, KeptExec, Paused, SandboxPlan
 from paddock.backends.pause_clock import PauseClock
 from paddock.daemon.clock import Clock
 from paddock.daemon.store.database import Store
@@ -897,19 +897,16 @@ class SimulatedBackend:
         place = await self._supervisor.ask("adopt", id, act)
         return None if place is None or place.ended is not None else Instance(place)
 
-    async def living(self) -> Mapping[SandboxId, Ending | None]:
-        places = self._supervisor.places
-        return await self._supervisor.ask("list", "", lambda: {id: place.ended for id, place in places.items()})
+    async def state(self) -> BackendState:
+        def act() -> BackendState:
+            places = self._supervisor.places.items()
+            paused = {i: Paused(p.left, p.deadline) for i, p in places if p.paused and p.ended is None}
+            return BackendState({id: place.ended for id, place in places}, paused)
+
+        return await self._supervisor.ask("list", "", act)
 
     async def kept(self) -> Mapping[ExecId, KeptExec]:
         return {}
-
-    async def paused(self) -> Mapping[SandboxId, Paused]:
-        def act() -> dict[SandboxId, Paused]:
-            places = self._supervisor.places.items()
-            return {i: Paused(p.left, p.deadline) for i, p in places if p.paused and p.ended is None}
-
-        return await self._supervisor.ask("list paused", "", act)
 
     async def forget(self, id: SandboxId) -> None:
         def act() -> None:

@@ -118,7 +118,7 @@ def player(state_dir: Path, *, tidy: bool = False) -> Play[Any]:
                 try:
                     return await scene(yard)
                 finally:
-                    for id in (await yard.backend.living()) if tidy else ():
+                    for id in (await yard.backend.state()).living if tidy else ():
                         await yard.backend.forget(id)
 
         return asyncio.run(act())

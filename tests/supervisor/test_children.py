@@ -36,8 +36,8 @@ def test_it_ends_with_the_one_that_it_belongs_to(how: str, play: Any) -> None:
                 os.kill((await yard.backend.record(outer.id)).pid, signal.SIGKILL)
         for one in (*children, inner):
             assert "belonged to" in (await one.wait_ended()).reason
-        assert stranger.id in await yard.backend.living()
-        assert (await yard.backend.living())[stranger.id] is None
+        assert stranger.id in (await yard.backend.state()).living
+        assert (await yard.backend.state()).living[stranger.id] is None
         await stranger.kill()
 
     play(scene)

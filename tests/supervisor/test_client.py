@@ -87,7 +87,7 @@ def test_a_cancelled_create_has_been_undone_when_the_caller_goes_on(play: Play) 
             await asyncio.sleep(0)
         with pytest.raises(asyncio.CancelledError):
             await creating
-        assert (await yard.backend.living()).get(plan.id, "gone") is not None
+        assert (await yard.backend.state()).living.get(plan.id, "gone") is not None
 
     play(scene)
 
@@ -108,7 +108,7 @@ def test_a_create_that_is_cancelled_at_its_first_connection_leaves_no_sandbox(
         creating.cancel()
         with pytest.raises(asyncio.CancelledError):
             await creating
-        assert None not in (await yard.backend.living()).values()
+        assert None not in (await yard.backend.state()).living.values()
 
     play(scene)
 
@@ -160,7 +160,7 @@ def test_an_end_that_comes_before_anybody_waits_for_it_is_not_missed(play: Play,
         made = await yard.create()
         os.kill(pid_of(module_state, made.id), signal.SIGKILL)
         async with asyncio.timeout(60):
-            while (await yard.backend.living())[made.id] is None:
+            while (await yard.backend.state()).living[made.id] is None:
                 pass
             assert (await made.wait_ended()).reason == "its pid 1 ended"
 
@@ -178,11 +178,11 @@ def test_an_end_is_kept_until_a_daemon_says_forget_whichever_has_asked_for_it(
         await (first.request if reads else first.tell)("kill", id=made.id)
         first.close()  # as one that is killed
         async with asyncio.timeout(60):
-            while (known := await yard.backend.living()).get(made.id) is None:
+            while (known := (await yard.backend.state()).living).get(made.id) is None:
                 pass
         assert known[made.id] == Ending(limit=None, reason="it was killed")
         await yard.backend.forget(made.id)
-        assert await yard.backend.living() == {}
+        assert (await yard.backend.state()).living == {}
         assert not list((module_state / layout.RUN).glob(f"{made.id}*"))
 
     play(scene)
@@ -194,7 +194,7 @@ def test_the_next_daemon_is_answered_when_the_connection_of_the_one_before_has_e
         later = JailBackend(yard.state_dir)
         finding = asyncio.ensure_future(later.adopt(made.id))
         for _ in range(10):
-            await yard.backend.living()
+            await yard.backend.state()
         assert not finding.done()
         yard.backend.supervisor.close()
         async with asyncio.timeout(60):
@@ -212,11 +212,11 @@ def test_what_a_daemon_that_is_gone_held_still_goes_on(play: Play) -> None:
         box = await yard.create()
         await yard.backend.supervisor.request("freeze", id=box.id, hold=1)
         yard.backend.supervisor.close()
-        await yard.backend.living()
+        await yard.backend.state()
         assert (await run(box, "echo", "goes on"))[1] == b"goes on\n"
         await yard.backend.supervisor.request("freeze", id=box.id, hold=1)
         await box.kill()  # nor does it keep from being killed
-        assert (await yard.backend.living())[box.id] is not None
+        assert (await yard.backend.state()).living[box.id] is not None
 
     play(scene)
 
@@ -226,14 +226,14 @@ def test_whoever_connects_after_a_cancelled_attempt_gets_a_whole_connection(play
         yard.backend.supervisor.close()
         other = JailBackend(yard.state_dir)
         with stopped_supervisor(yard):
-            first = asyncio.ensure_future(other.living())
+            first = asyncio.ensure_future(other.state())
             for _ in range(3):
                 await asyncio.sleep(0)
             first.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await first
         found = os.fstat(await pools.descriptor(other)).st_ino
-        assert await other.living() == {}
+        assert (await other.state()).living == {}
         await other.aclose()
         assert os.fstat(await pools.descriptor(yard.backend)).st_ino == found
 
@@ -247,7 +247,7 @@ def test_one_of_another_version_is_named_with_the_line_to_type(play: Play, monke
         with monkeypatch.context() as patch:
             patch.setattr("paddock.backends.jail._supervisor.VERSION", VERSION + 1)
             with pytest.raises(SupervisorUnavailableError, match="another version") as caught:
-                await yard.backend.living()
+                await yard.backend.state()
         assert f"kill {pid}" in str(caught.value)
 
     play(scene)
@@ -304,7 +304,7 @@ def test_a_create_that_a_dead_supervisor_never_heard_is_asked_of_its_successor(p
         select.select([watch], [], [])  # not the loop: it has not seen yet that the connection is gone
         os.close(watch)
         made = await yard.create()
-        assert made.id in await yard.backend.living()
+        assert made.id in (await yard.backend.state()).living
         await made.kill()
         await made.aclose()
 
@@ -409,15 +409,15 @@ def test_one_that_hangs_is_named_and_goes_on_with_all_it_had(
             connection = client._connection
             assert connection is not None
             connection.expect_answers()  # by the new period
-            for call in (instance.kill, yard.backend.living):
+            for call in (instance.kill, yard.backend.state):
                 with pytest.raises(SupervisorUnavailableError, match=f"hangs: process {pid} has not") as caught:
                     await call()
                 assert f"kill -9 {pid}" in str(caught.value.hint)
             impatient.setattr(duplex, "LOOK_SECONDS", 1000.0)  # nobody waits anew
-            together = await asyncio.gather(*(yard.backend.living() for _ in range(9)), return_exceptions=True)
+            together = await asyncio.gather(*(yard.backend.state() for _ in range(9)), return_exceptions=True)
             assert {type(error) for error in together} == {SupervisorUnavailableError}
         await instance.kill()
-        assert (await yard.backend.living())[instance.id] is not None
+        assert (await yard.backend.state()).living[instance.id] is not None
         assert client.facts["pid"] == pid
 
     private_play(scene)

@@ -88,7 +88,7 @@ def test_the_next_create_takes_it_with_its_name_environment_and_record(play: Pla
     async def scene(yard: Yard) -> None:
         async with stocked(yard) as (stock, plan):
             assert fresh_state(module_state) == set(), "it is nobody's: no record names it"
-            assert await yard.backend.living() == {}
+            assert (await yard.backend.state()).living == {}
             before = children(supervisor_pid(yard))
             plan = stock.taken(replace(plan, spec=replace(plan.spec, env={"GREETING": "hello"})))
             stock.spares.count = 0  # none is made for the create after this one
@@ -102,7 +102,7 @@ def test_the_next_create_takes_it_with_its_name_environment_and_record(play: Pla
                 b"hello",
             ]
             assert (await run(instance, "getent", "hosts", plan.hostname))[0].code == 0
-            assert (await yard.backend.living())[plan.id] is None
+            assert (await yard.backend.state()).living[plan.id] is None
             await instance.kill()
             await yard.backend.forget(plan.id)
             yard.pool.delete(plan.tree)
@@ -121,7 +121,7 @@ def test_pid_1_keeps_the_deadline_of_the_sandbox_and_not_one_of_the_spare(privat
             os.kill(supervisor_pid(yard), signal.SIGKILL)
             gone = lambda: not proc.is_same(record["pid"], record["start"], record["boot"])  # noqa: E731
             assert await asyncio.to_thread(wait_until, gone)
-            ending = (await yard.backend.living())[plan.id]
+            ending = (await yard.backend.state()).living[plan.id]
             assert ending is not None
             assert ending.limit is Limit.TTL
             await yard.backend.forget(plan.id)

@@ -29,7 +29,7 @@ def test_the_late_news_of_an_end_is_not_the_end_of_the_next_one(play: Any) -> No
         await first.kill()
         await yard.backend.forget(plan.id)
         second = await yard.backend.create(again(plan))
-        await yard.backend.living()  # all that the supervisor had said before is there
+        await yard.backend.state()  # all that the supervisor had said before is there
         assert [(said["id"], said["instance_id"]) for said in news] == [(plan.id, 0)]
         end = asyncio.ensure_future(second.wait_ended())
         yard.backend._heard(news[0])  # it was slow to come

@@ -106,7 +106,7 @@ def test_a_create_is_done_once_more_if_the_supervisor_is_killed_at_any_step_of_i
         plan = yard.plan(exits=True)
         instance = await yard.backend.create(plan)
         assert supervisor_pid(yard) != first
-        known = await yard.backend.living()
+        known = (await yard.backend.state()).living
         assert known[neighbour.id] is None, "what was alive is adopted"
         assert known[plan.id] is None
         assert (await run(instance, "echo", "twice"))[1] == b"twice\n"
@@ -177,7 +177,7 @@ def test_a_deadline_is_kept_with_no_service_alive(module_state: Path) -> None:
 
     async def look() -> Any:
         async with open_yard(module_state) as yard:
-            ending = (await yard.backend.living())[id]
+            ending = (await yard.backend.state()).living[id]
             await yard.backend.forget(id)
             return ending
 
@@ -199,7 +199,7 @@ def test_a_deadline_is_kept_with_neither_service_nor_supervisor_alive(private_pl
                 return True
 
         assert await asyncio.to_thread(wait_until, dead)
-        assert (await yard.backend.living())[instance.id] is not None
+        assert (await yard.backend.state()).living[instance.id] is not None
         await yard.backend.forget(instance.id)
 
     private_play(scene)
@@ -417,7 +417,7 @@ def test_a_death_that_can_not_be_written_down_is_told_all_the_same(play: Play, m
         async with asyncio.timeout(60):
             ending = await instance.wait_ended()
         assert ending.reason == "its pid 1 ended"
-        assert instance.id not in await yard.backend.living()
+        assert instance.id not in (await yard.backend.state()).living
         (module_state / layout.RUN / f".{instance.id}.ended.new").rmdir()
 
     play(scene)

@@ -58,8 +58,8 @@ async def stands(yard: Yard, instance: Instance) -> bool:
             await asyncio.sleep(0.001)
     before = spent(yard, instance)
     for _ in range(100):
-        await yard.backend.living()
-    return spent(yard, instance) == before and instance.id in await yard.backend.paused()
+        await yard.backend.state()
+    return spent(yard, instance) == before and instance.id in (await yard.backend.state()).paused
 
 
 async def becomes_idle(instance: Instance) -> None:
@@ -77,7 +77,7 @@ async def another_supervisor(yard: Yard) -> None:
         await pidfd_ended(supervisor)
     finally:
         os.close(supervisor)
-    await yard.backend.living()
+    await yard.backend.state()
 
 
 async def pidfd_ended(descriptor: int) -> None:
@@ -99,7 +99,7 @@ def test_what_is_paused_does_nothing_until_it_is_resumed(play: Scene) -> None:
         assert await stands(yard, box)
         await box.resume()
         await box.resume()
-        assert await yard.backend.paused() == {}
+        assert (await yard.backend.state()).paused == {}
         await runs(yard, box)
         assert (await run(box, "echo", "here"))[1] == b"here\n"
         await box.kill()
@@ -145,8 +145,8 @@ async def stand_still(yard: Yard, **idle: float) -> tuple[Instance, float]:
             await box.set_deadline(first)
             if not idle:
                 await box.pause()
-        while (ending := (await yard.backend.living())[box.id]) is None:
-            if found := (await yard.backend.paused()).get(box.id):
+        while (ending := (await yard.backend.state()).living[box.id]) is None:
+            if found := (await yard.backend.state()).paused.get(box.id):
                 assert found.left_seconds is not None
                 assert 0 <= found.left_seconds <= ttl
                 return box, first
@@ -159,10 +159,10 @@ def test_its_ttl_stands_still_and_goes_on_with_what_was_left(private_play: Scene
     async def scene(yard: Yard) -> None:
         (one, _), (other, last) = await stand_still(yard), await stand_still(yard, idle_seconds=0.2)
         boxes = one, other
-        paused = await yard.backend.paused()
+        paused = (await yard.backend.state()).paused
         await another_supervisor(yard)
         await passes(last)
-        found = await yard.backend.paused()
+        found = (await yard.backend.state()).paused
         assert found.keys() == {box.id for box in boxes}
         assert found == paused
         deadlines: list[float] = []
@@ -198,7 +198,9 @@ def test_pid_1_holds_the_new_deadline_too(private_play: Scene) -> None:
         assert deadline <= proc.boottime()
         os.close(pid)
         os.close(supervisor)
-        assert (await yard.backend.living())[box.id] == Ending(limit=Limit.TTL, reason="its time to live was over")
+        assert (await yard.backend.state()).living[box.id] == Ending(
+            limit=Limit.TTL, reason="its time to live was over"
+        )
 
     private_play(scene)
 
@@ -246,7 +248,7 @@ def test_what_nobody_keeps_awake_is_paused_when_it_has_been_idle(private_play: S
         await count(box)
         await runs(yard, box)
         first()
-        assert await yard.backend.paused() == {}
+        assert (await yard.backend.state()).paused == {}
         second()
         await becomes_idle(box)
         assert await stands(yard, box)
@@ -269,7 +271,7 @@ def test_a_daemon_that_is_gone_keeps_nothing_awake(play: Scene) -> None:
             found = await other.backend.adopt(box.id)
             assert found is not None
             await found.stay_awake()
-        await yard.backend.paused()  # by this it hears of what comes
+        await yard.backend.state()  # by this it hears of what comes
         await becomes_idle(box)
         await box.kill()
 

@@ -50,7 +50,7 @@ def test_the_next_supervisor_finds_the_groups_of_the_one_before_in_another_unit(
         first = int(yard.backend.supervisor.facts["pid"])
         os.kill(first, signal.SIGKILL)
         assert wait_until(lambda: not Path(f"/proc/{first}").exists())
-        assert (await yard.backend.living())[instance.id] is None, "it is adopted"
+        assert (await yard.backend.state()).living[instance.id] is None, "it is adopted"
         assert yard.backend.supervisor.facts["pid"] != first
         assert (await instance.usage()).processes, "its group is known"
         assert (await run(instance, "echo", "on"))[1] == b"on\n"

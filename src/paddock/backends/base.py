@@ -165,6 +165,15 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class BackendState(NamedTuple):
+    """The sandboxes of a backend at one moment."""
+
+    living: Mapping[SandboxId, Ending | None]
+    """None for a living one, and the end of one that has ended and was not forgotten yet."""
+    paused: Mapping[SandboxId, Paused]
+    """The paused ones among the living, as the kernel says."""
+
+
 class KeptExec(NamedTuple):
     """A command that outlives its daemon: in which sandbox it runs, and for whom (`SessionProcess.name`)."""
 
@@ -339,16 +348,10 @@ class Backend(Protocol):
         and a plan with them or `make`."""
         ...
 
-    async def living(self) -> Mapping[SandboxId, Ending | None]:
-        """Return what the backend holds: None for the living; an Ending for what ended and was not forgotten yet."""
-        ...
+    async def state(self) -> BackendState: ...
 
     async def kept(self) -> Mapping[ExecId, KeptExec]:
         """Commands that an earlier daemon kept."""
-        ...
-
-    async def paused(self) -> Mapping[SandboxId, Paused]:
-        """Return the paused ones among the living, as the kernel says."""
         ...
 
     async def forget(self, id: SandboxId) -> None:

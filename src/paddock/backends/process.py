@@ -23,7 +23,7 @@ from struct import Struct
 
 from paddock.backends._checks import missing, weak
 from paddock.backends._look import process
-from paddock.backends.base import Capabilities, Ending, Exits, KeptExec, Paused, SandboxPlan
+from paddock.backends.base import BackendState, Capabilities, Ending, Exits, KeptExec, SandboxPlan
 from paddock.backends.guest import PING, GuestDefaults, check, program
 from paddock.backends.guest.connection import GuestConnection
 from paddock.backends.guest.instance import GuestInstance
@@ -308,13 +308,10 @@ class ProcessBackend:
     async def exits(self, id: SandboxId, instance_id: int, *, make: bool = False) -> Exits | None:
         raise UnsupportedError("backend 'process' has no walls to make exits in", hint="use an isolating level")
 
-    async def living(self) -> Mapping[SandboxId, Ending | None]:
-        return {id: instance.ending for id, instance in self._instances.items()}
+    async def state(self) -> BackendState:
+        return BackendState({id: instance.ending for id, instance in self._instances.items()}, {})
 
     async def kept(self) -> Mapping[ExecId, KeptExec]:
-        return {}
-
-    async def paused(self) -> Mapping[SandboxId, Paused]:
         return {}
 
     async def forget(self, id: SandboxId) -> None:

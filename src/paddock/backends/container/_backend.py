@@ -16,7 +16,17 @@ from typing import Any
 import msgspec
 
 from paddock.backends._environment import certificates, of_commands
-from paddock.backends.base import Backend, Capabilities, Ending, Exits, KeptExec, Paused, SandboxPlan, TreeMount
+from paddock.backends.base import (
+    Backend,
+    BackendState,
+    Capabilities,
+    Ending,
+    Exits,
+    KeptExec,
+    Paused,
+    SandboxPlan,
+    TreeMount,
+)
 from paddock.backends.jail import DescriptorStore, SupervisorClient
 from paddock.backends.threads import TaskSet
 from paddock.errors import (
@@ -273,7 +283,10 @@ class ContainerBackend:
             except ProcessLookupError:
                 raise SandboxDiedError(f"sandbox {id} is gone") from None
 
-    async def living(self) -> Mapping[SandboxId, Ending | None]:
+    async def state(self) -> BackendState:
+        still = await asyncio.to_thread(lambda: {r.id: r for r in self.records.all() if _running.stands_still(r)})
+        for (id, _), running in self._running.items():
+            running.pause_clock.set(id in still)
         found: dict[SandboxId, Ending | None] = {}
         for record in self.records.all():
             if record.id in self._being_made:
@@ -285,7 +298,7 @@ class ContainerBackend:
             found[record.id] = None if record.lives() else await self.cleanup.ending(record.id, record.instance_id)
             if found[record.id] is None and proc.boottime() > record.deadline + _OVERDUE_SECONDS:
                 self._start(self._end_overdue(record))  # its pid 1 stands still, or a request holds it
-        return found
+        return BackendState(found, {id: Paused(record.left_seconds, record.deadline) for id, record in still.items()})
 
     async def kept(self) -> Mapping[ExecId, KeptExec]:
         living = {record.id for record in self.records.all() if record.lives()}
@@ -304,12 +317,6 @@ class ContainerBackend:
     def descriptor_store(self, id: SandboxId) -> DescriptorStore:
         """Return the store of that sandbox's commands: the engine keeps none of them."""
         return DescriptorStore(self.transfer.supervisor, id, outside=True)
-
-    async def paused(self) -> Mapping[SandboxId, Paused]:
-        found = await asyncio.to_thread(lambda: {r.id: r for r in self.records.all() if _running.stands_still(r)})
-        for (id, _), running in self._running.items():
-            running.pause_clock.set(id in found)
-        return {id: Paused(record.left_seconds, record.deadline) for id, record in found.items()}
 
     async def forget(self, id: SandboxId) -> None:
         record = self.records.read(id)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from paddock.backends._environment import certificates, of_commands
-from paddock.backends.base import Backend, Capabilities, Ending, Exits, KeptExec, Paused, SandboxPlan
+from paddock.backends.base import Backend, BackendState, Capabilities, Ending, Exits, KeptExec, Paused, SandboxPlan
 from paddock.backends.jail import _probe
 from paddock.backends.jail._instance import JailInstance as JailInstance
 from paddock.backends.jail._instance import paused_of
@@ -278,10 +278,13 @@ class JailBackend:
         sockets = tuple([socket.socket(fileno=fd) for fd in descriptors])
         return Exits(sockets, process, (answer["pid"], answer["start"]))
 
-    async def living(self) -> Mapping[SandboxId, Ending | None]:
+    async def state(self) -> BackendState:
         answer = await self.supervisor.request("list")
-        # Each backend reports ended sandboxes whose level isn't known.
-        return {**_endings(answer, (self.name, "")), **dict.fromkeys(self._mine(answer))}
+        mine = self._mine(answer)
+        return BackendState(
+            living={**self._endings(answer), **dict.fromkeys(mine)},
+            paused={id: paused for id, paused in self._listed_paused(answer).items() if id in mine},
+        )
 
     async def kept(self) -> Mapping[ExecId, KeptExec]:
         answer = await self.supervisor.request("list")
@@ -289,14 +292,15 @@ class JailBackend:
         mine = self._mine(answer)
         return {command: KeptExec(id, owner) for id in mine for command, owner in kept.get(id, {}).items()}
 
-    async def paused(self) -> Mapping[SandboxId, Paused]:
-        answer = await self.supervisor.request("list")
-        mine = self._mine(answer)
-        return {id: paused for id, paused in self._listed_paused(answer).items() if id in mine}
-
     def _mine(self, answer: Message) -> frozenset[SandboxId]:
         kinds = cast("dict[str, str]", answer["kinds"])
         return frozenset(SandboxId(id) for id, kind in kinds.items() if kind == self.name)
+
+    def _endings(self, answer: Message) -> dict[SandboxId, Ending]:
+        """Return the ends that the supervisor's list has. Each backend reports those whose level isn't known."""
+        ended = cast("dict[str, dict[str, Any]]", answer["ended"])
+        mine = {id: one for id, one in ended.items() if one["kind"] in (self.name, "")}
+        return {SandboxId(id): _ending(one["limit"], one["reason"] or "") for id, one in mine.items()}
 
     async def forget(self, id: SandboxId) -> None:
         if (known := self._sandboxes.pop(id, None)) is not None:
@@ -419,7 +423,7 @@ class JailBackend:
             except PaddockError:
                 return  # it is lost again: the next connection asks again
             self._listed_paused(answer)
-            ended = _endings(answer, (self.name, ""))
+            ended = self._endings(answer)
             for id, instance_id in waiting:
                 if answer["living"].get(id) != instance_id:
                     self._settle(id, instance_id, ended.get(id, _GONE))
@@ -430,12 +434,6 @@ class JailBackend:
         return [
             (id, number) for id, known in self._sandboxes.items() for number, f in known.endings.items() if not f.done()
         ]
-
-
-def _endings(answer: Message, kinds: tuple[str, ...]) -> dict[SandboxId, Ending]:
-    ended = cast("dict[str, dict[str, str | None]]", answer["ended"])
-    mine = {id: one for id, one in ended.items() if one["kind"] in kinds}
-    return {SandboxId(id): _ending(one["limit"], one["reason"] or "") for id, one in mine.items()}
 
 
 def _ending(limit: str | None, reason: str) -> Ending:

@@ -76,7 +76,7 @@ class Recovery(Component):
             # A row comes before everything else: a sandbox that lives without a row at the end has none.
             before = {row.id: row for row in self._store.list()}
             try:
-                living = await backend.living()
+                living = (await backend.state()).living
             except (PaddockError, OSError):
                 continue
             rows, utilities = {row.id: row for row in self._store.list()}, self._service.repositories.utilities.living()

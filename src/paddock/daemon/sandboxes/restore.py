@@ -116,7 +116,7 @@ class Restore(Component):
     async def _abandon(self, row: Row) -> Row:
         """Leave the sandbox as it was: it runs, is paused, or has died meanwhile."""
         await _copies.discard(self._pool(), staged_trees(row.id))
-        return await self._running.check(self._store.move(row, State.RUNNING), paused=True)
+        return await self._running.check(self._store.move(row, State.RUNNING))
 
     async def _take_back(self, row: Row, backend: Backend, snapshot: SnapshotRow) -> Row:
         """Give a dead sandbox the trees of the snapshot, and start it again."""

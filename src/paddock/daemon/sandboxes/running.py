@@ -11,7 +11,7 @@ import contextlib
 import logging
 from collections.abc import Mapping
 
-from paddock.backends.base import Backend, Ending, Instance, Paused
+from paddock.backends.base import Backend, BackendState, Ending, Instance, Paused
 from paddock.daemon.access.secrets import SecretBindings
 from paddock.daemon.context import Component, Context, Operation
 from paddock.daemon.store.database import Row, has_ended
@@ -92,14 +92,13 @@ class RunningSandboxes(Component):
             adopting.add_done_callback(lambda _: self._adopting.pop(row.id, None))
         return await asyncio.shield(adopting)
 
-    async def check(self, row: Row, *, paused: bool = False) -> Row:
-        """Return the row, corrected by what the backend says; with `paused`, also if a pause isn't expected."""
-        return (await self.check_all((row,), paused=paused))[0]
+    async def check(self, row: Row) -> Row:
+        """Return the row, corrected by what the backend says."""
+        return (await self.check_all((row,)))[0]
 
-    async def check_all(self, rows: tuple[Row, ...], *, paused: bool = True) -> tuple[Row, ...]:
+    async def check_all(self, rows: tuple[Row, ...]) -> tuple[Row, ...]:
         """Check rows first, then the backends: a row that says running followed a living sandbox."""
-        living_by_backend: dict[str, Mapping[SandboxId, Ending | None]] = {}
-        still: dict[str, Mapping[SandboxId, Paused]] = {}
+        states: dict[str, BackendState] = {}
         checked: list[Row] = []
         for row in rows:
             if row.hibernated:  # the backend knows nothing of it
@@ -109,17 +108,13 @@ class RunningSandboxes(Component):
             if backend is None:
                 checked.append(row)
                 continue
-            if backend.name not in living_by_backend:
-                living_by_backend[backend.name] = await backend.living()
-            living = living_by_backend[backend.name]
-            if living.get(row.id, _GONE) is not None:
-                checked.append(await self.ended(row, living.get(row.id)))
-                continue
-            if paused or row.state is State.PAUSED or row.sandbox.spec.idle_seconds is not None:
-                if backend.name not in still:
-                    still[backend.name] = await backend.paused()
-                row = self._apply_paused(row, still[backend.name])
-            checked.append(row)
+            if backend.name not in states:
+                states[backend.name] = await backend.state()
+            state = states[backend.name]
+            if state.living.get(row.id, _GONE) is not None:
+                checked.append(await self.ended(row, state.living.get(row.id)))
+            else:
+                checked.append(self._apply_paused(row, state.paused))
         return tuple(checked)
 
     async def ended(self, row: Row, ending: Ending | None) -> Row:
@@ -348,7 +343,7 @@ class RunningSandboxes(Component):
         backend = self._backends.named(row.sandbox.backend)
         instance = await backend.adopt(row.id)
         if instance is None:
-            ending = (await backend.living()).get(row.id, _GONE)
+            ending = (await backend.state()).living.get(row.id, _GONE)
             if ending is None:  # it lives, and could not be looked at
                 raise _no_answer(row)
             now = await self.ended(row, None if ending is _GONE else ending)
