@@ -30,6 +30,13 @@ async def delete_tree(pool: Pool, name: str) -> None:
         pool.in_use.discard(name)
 
 
+def directory_owners(template: Template) -> dict[str, tuple[int, int]]:
+    """Return the owners of homes and working directory."""
+    homes = {user.home: (user.uid, user.gid) for user in template.users if user.home != "/"}
+    default = template.user(None)
+    return homes if default is None else {**homes, template.workdir: (default.uid, default.gid)}
+
+
 @contextlib.asynccontextmanager
 async def scratch_tree(pool: Pool, name: str, template: Template, limits: Limits) -> AsyncGenerator[None]:
     """Have a tree while the block runs."""

@@ -15,6 +15,7 @@ from paddock.errors import InvalidArgumentError
 
 from . import _render
 from ._answer import answer
+from ._changes import show_patch
 from ._progress import Progress, progress
 from ._usage import argument, usage
 from ._values import positive, sandbox_spec, seconds, spec
@@ -81,7 +82,7 @@ def _tell(found: Comparison) -> None:
     _table(found)
     _render.notes((found.why, *_remarks(found)))
     if found.best is not None:
-        _render.document_text(found.best.diff)
+        show_patch(found.best.diff, colour=False)
 
 
 def told(shown: Progress, count: int) -> Callable[[Attempt], None]:

@@ -133,15 +133,6 @@ def raw(descriptor: int, data: bytes) -> None:
             select.select((), (descriptor,), ())
 
 
-def document_text(data: bytes) -> None:
-    """Print a sandbox's text, such as a diff. A file or a pipe gets it unchanged. For a terminal this escapes it."""
-    if not sys.stdout.isatty():
-        raw(1, data)
-        return
-    for one in data.decode("utf-8", "surrogateescape").removesuffix("\n").split("\n"):
-        print("\t".join(map(escape, one.split("\t"))))
-
-
 def table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], *, marks: Sequence[str] = (), beside: bool = False
 ) -> None:

@@ -22,6 +22,7 @@ from typing import IO
 
 import msgspec
 
+from paddock.backends._trees import directory_owners
 from paddock.backends.threads import in_its_own_thread
 from paddock.errors import PlatformError, UnsupportedError
 from paddock.linux import mountinfo
@@ -100,7 +101,7 @@ def shown_of_usr(template: Template) -> tuple[str, ...]:
 
 
 def _name(template: Template) -> str:
-    facts = json.dumps([_VERSION, _owners(template), *template.layers])
+    facts = json.dumps([_VERSION, directory_owners(template), *template.layers])
     return f"{REPOSITORY}:{hashlib.sha256(facts.encode()).hexdigest()[:32]}"
 
 
@@ -111,7 +112,7 @@ def _write(archive: IO[bytes], name: str, template: Template, pool: Pool) -> Non
         digests: list[str] = []
         for number, layer in enumerate(reversed(template.layers)):
             with tempfile.TemporaryFile(dir="/var/tmp") as file, closing(pool.open(layer)) as tree:
-                pool.worker.do(_write_layer, (tree, file.fileno()), pool.worker.base, _owners(template))
+                pool.worker.do(_write_layer, (tree, file.fileno()), pool.worker.base, directory_owners(template))
                 files.append(f"{number}/layer.tar")
                 file.seek(0)
                 digests.append(f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}")
@@ -150,13 +151,6 @@ def _pack_layer(root: int, out: IO[bytes], base: int | None, owners: Mapping[str
     """
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as archive:
         _Writer(archive, base, owners).directory(root, PurePosixPath())
-
-
-def _owners(template: Template) -> dict[str, tuple[int, int]]:
-    """Return the owners of homes and working directory, which stored owners would have."""
-    homes = {user.home: (user.uid, user.gid) for user in template.users if user.home != "/"}
-    default = template.user(None)
-    return homes if default is None else {**homes, template.workdir: (default.uid, default.gid)}
 
 
 class _Writer:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from paddock.backends._checks import missing, ok
+from paddock.backends._trees import directory_owners
 from paddock.backends.base import Capabilities, Exits, SandboxPlan
 from paddock.backends.guest import program
 from paddock.backends.jail import SupervisorClient
@@ -256,7 +257,7 @@ class MicrovmBackend(VmmBackend):
             try:
                 async with asyncio.timeout(2 * _TRIAL_SECONDS if trial else None):
                     await instance.start_vmm(orders)
-                    await _furnish(instance, made_of.directories())
+                    await _furnish(instance, directory_owners(made_of.template))
                     await _warm(instance)
                     await (await instance.control()).call("freeze", seconds=None, for_good=True)
             except TimeoutError:

@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from paddock.backends._trees import directory_owners
 from paddock.backends.microvm._kernel import Kernel, initramfs
 from paddock.backends.microvm._qemu import BOOT, PLACE, Machine, Qemu
 from paddock.model import Limits, Template
@@ -24,7 +25,7 @@ from paddock.storage.templates.recipe import Entry, Manifest, Progress, Recipe, 
 from paddock.supervisor.plan import Tree
 
 TEMPLATE = f"{PLACE}/template"
-_VERSION = "6"
+_VERSION = "7"
 _MIB = 1 << 20
 _BLOCK = 4096
 _INSTALLED = ("/usr/bin", "/usr/lib", "/usr/lib/x86_64-linux-gnu", "/var/lib/dpkg/status")
@@ -63,9 +64,9 @@ class Ingredients:
         """`boot(tree)` has a machine boot in that tree and leave its state there."""
         limits, template = self.limits, self.template
         size = (limits.disk_mib, limits.inodes)
-        built = json.dumps(
-            [size, template.layers, _installed() if template.host_usr else None, self.whole, self._who(), self.boot_id]
-        )
+        installed = _installed() if template.host_usr else None
+        owners = directory_owners(template)
+        built = json.dumps([size, template.layers, installed, self.whole, owners, self.boot_id])
         facts = (_VERSION, self.stamp, _digest(self.guest), *self.host.layers, built)
 
         def fill(root: int, worker: Worker, progress: Progress) -> None:
@@ -80,7 +81,7 @@ class Ingredients:
         """Return the controller's orders for the disks."""
         owners = None
         if not self.whole:
-            below = sorted(self.directories().items(), key=lambda item: -len(item[0]))
+            below = sorted(directory_owners(self.template).items(), key=lambda item: -len(item[0]))
             owners = {**dict(below), "/": (0, 0)}
         sources: list[dict[str, Any]] = [{"place": TEMPLATE, "path": "/", "owners": owners}]
         if self.template.host_usr:
@@ -110,19 +111,6 @@ class Ingredients:
             "vm/boot/initrd": Entry("file", 0o600, initramfs(self.guest.read_bytes(), modules)),
             "vm/boot/kernel": Entry("file", 0o600, self.kernel.image.read_bytes()),
         }
-
-    def directories(self) -> dict[str, tuple[int, int]]:
-        """Return the owners of the required directories."""
-        default = self.template.user(None)
-        assert default is not None
-        homes = {user.home: (user.uid, user.gid) for user in self.template.users if user.home != "/"}
-        return {**homes, self.template.workdir: (default.uid, default.gid)}
-
-    def _who(self) -> list[tuple[int, int]]:
-        """Return the users of its agents, and the owners of its directories."""
-        default = self.template.user(None)
-        assert default is not None
-        return [(default.uid, default.gid), *self.directories().values()]
 
 
 @cache

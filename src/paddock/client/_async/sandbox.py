@@ -842,9 +842,7 @@ class AsyncSandbox:
                 print([(str(change.kind), change.path) for change in diff.changes])  # [('added', 'notes.txt')]
             ```
         """
-        from paddock.model import DiffMount
-
-        return await self._transport.perform(DiffMount(sandbox=self.id, target=target, paths=paths, patch=patch))
+        return await self._transport.perform(model.DiffMount(sandbox=self.id, target=target, paths=paths, patch=patch))
 
     async def promote_mount(
         self, *paths: str, target: str | None = None, git: bool = False, force: bool = False, dry_run: bool = False
@@ -876,9 +874,7 @@ class AsyncSandbox:
                 print([change.path for change in promotion.applied])  # ['notes.txt']
             ```
         """
-        from paddock.model import PromoteMount
-
-        action = PromoteMount(sandbox=self.id, target=target, paths=paths, git=git, force=force, dry_run=dry_run)
+        action = model.PromoteMount(sandbox=self.id, target=target, paths=paths, git=git, force=force, dry_run=dry_run)
         return await self._transport.perform(action)
 
     async def set_policy(self, policy: PolicySource | None, *, expect_revision: str | None = None) -> str | None:
@@ -903,9 +899,7 @@ class AsyncSandbox:
                 print(other.policy == revision)  # True
             ```
         """
-        from paddock.model import SetPolicy
-
-        action = SetPolicy(sandbox=self.id, policy=policy_document(policy), expect_revision=expect_revision)
+        action = model.SetPolicy(sandbox=self.id, policy=policy_document(policy), expect_revision=expect_revision)
         self._info = await self._transport.perform(action)
         return self._info.policy
 

@@ -843,9 +843,7 @@ class Sandbox:
                 print([(str(change.kind), change.path) for change in diff.changes])  # [('added', 'notes.txt')]
             ```
         """
-        from paddock.model import DiffMount
-
-        return self._transport.perform(DiffMount(sandbox=self.id, target=target, paths=paths, patch=patch))
+        return self._transport.perform(model.DiffMount(sandbox=self.id, target=target, paths=paths, patch=patch))
 
     def promote_mount(
         self, *paths: str, target: str | None = None, git: bool = False, force: bool = False, dry_run: bool = False
@@ -877,9 +875,7 @@ class Sandbox:
                 print([change.path for change in promotion.applied])  # ['notes.txt']
             ```
         """
-        from paddock.model import PromoteMount
-
-        action = PromoteMount(sandbox=self.id, target=target, paths=paths, git=git, force=force, dry_run=dry_run)
+        action = model.PromoteMount(sandbox=self.id, target=target, paths=paths, git=git, force=force, dry_run=dry_run)
         return self._transport.perform(action)
 
     def set_policy(self, policy: PolicySource | None, *, expect_revision: str | None = None) -> str | None:
@@ -904,9 +900,7 @@ class Sandbox:
                 print(other.policy == revision)  # True
             ```
         """
-        from paddock.model import SetPolicy
-
-        action = SetPolicy(sandbox=self.id, policy=policy_document(policy), expect_revision=expect_revision)
+        action = model.SetPolicy(sandbox=self.id, policy=policy_document(policy), expect_revision=expect_revision)
         self._info = self._transport.perform(action)
         return self._info.policy
 

@@ -31,7 +31,6 @@ class Watchdog:
         self._note = note
         self._loop_thread = threading.get_ident()
         self.step_began: float | None = None  # None: the loop waits
-        self.is_idle = True
         self._loop_runs = threading.Event()
         self._noted: dict[str, float] = {}
 
@@ -42,8 +41,11 @@ class Watchdog:
         """Start the thread. The daemon calls this once it serves, because its start delays only the first request."""
         threading.Thread(target=self._watch_loop, name="watchdog", daemon=True).start()
 
+    @property
+    def is_idle(self) -> bool:
+        return not self._loop_runs.is_set()
+
     def wake(self) -> None:
-        self.is_idle = False
         self._loop_runs.set()
 
     def _watch_loop(self) -> None:
@@ -53,7 +55,6 @@ class Watchdog:
             began = self.step_began
             if began is None:
                 self._loop_runs.clear()
-                self.is_idle = True
                 if self.step_began is not None:  # a step began before the line above
                     self.wake()
             elif began != reported and time.monotonic() - began >= STOPPED_SECONDS:
