@@ -6,13 +6,14 @@ import asyncio
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from paddock.errors import SupervisorUnavailableError
 from paddock.linux.undo import UndoStack
-from paddock.supervisor import _context, _spare
+from paddock.supervisor import _context, _jail_pool, _spare
 from paddock.supervisor._errors import JailError, Steps
 from paddock.supervisor._jail_pool import MOST_AT_ONCE, JailPool
 from tests.orphans import wait_until
@@ -38,9 +39,11 @@ def test_all_who_wait_are_answered_when_no_further_spare_can_be_made(monkeypatch
         )
 
     monkeypatch.setattr(_spare, "begin", begin)
+    monkeypatch.setattr(_jail_pool, "Spawner", lambda _: SimpleNamespace(check=lambda: None))
     handlers: dict[int, Callable[[], None]] = {}
     no_context = cast("Any", None)
     jails = JailPool(no_context, watch=handlers.__setitem__, unwatch=handlers.__delitem__, created=lambda jail: None)
+    jails.open()
     answers: list[dict[str, object]] = []
     for _ in range(5 * MOST_AT_ONCE):
         jails.create(plan(), answers.append)

@@ -62,7 +62,6 @@ class JailPool:
         created: Callable[[Supervised], None],
     ) -> None:
         self._context = context
-        self._spawner = Spawner(context)
         self._watch = watch
         self._unwatch = unwatch
         self._created = created
@@ -86,7 +85,7 @@ class JailPool:
 
     def open(self) -> None:
         """Start the spawner, last of all before the first create."""
-        self._spawner.start()
+        self._spawner = Spawner(self._context)
 
     def create(self, plan: JailPlan, reply: Reply, *, ahead: bool = False) -> None:
         """Make the sandbox of `plan`; with `ahead`, a complete spare for it."""

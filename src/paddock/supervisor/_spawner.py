@@ -143,12 +143,8 @@ class Spawner:
     """
 
     def __init__(self, context: SupervisorContext) -> None:
-        self._context = context
-        self._process: Spawning | None = None
-
-    def start(self) -> None:
         """Start it. The caller has one thread, and SIGCHLD is not handled."""
-        early, context = self._context.spawning, self._context
+        early = context.spawning
         self._process = early or spawn(context.program, context.null)
         names = () if early is None else ("user", "mnt", "uts")
         spaces = [open_of("self", name) for name in names]
@@ -179,7 +175,6 @@ class Spawner:
         if base is not None:
             flags |= SpawnFlags.OWNED
         order = Spawn(flags=flags, owner=base or 0, fault=fault.encode()).pack()
-        assert self._process is not None
         try:
             socket.send_fds(self._process.peer, [order], fds)
             answer = self._process.peer.recv(_ANSWER_BYTES)
@@ -195,7 +190,7 @@ class Spawner:
     def check(self) -> None:
         """End the supervisor if the spawner has died."""
         try:
-            if self._process is None or self._process.peer.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+            if self._process.peer.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
                 return
         except BlockingIOError:
             return
@@ -208,9 +203,7 @@ class Spawner:
         os._exit(1)
 
     def close(self) -> None:
-        if self._process is not None:
-            self._process.peer.close()
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._process.pid, signal.SIGKILL)
-            os.waitpid(self._process.pid, 0)
-            self._process = None
+        self._process.peer.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._process.pid, signal.SIGKILL)
+        os.waitpid(self._process.pid, 0)

@@ -47,7 +47,7 @@ from paddock.supervisor.namespace_entry import TOLD
 from . import _probe, _running, _start
 from ._cleanup import Cleanup
 from ._egress import TRUSTED, EgressSockets, NamespaceEntry, show_trust
-from ._engine import Engine, create, how_it_ended, missing, owned, remove
+from ._engine import Engine, create, how_it_ended, owned, remove
 from ._images import Images, shown_of_usr
 from ._instance import HOLD_SECONDS, ContainerInstance
 from ._options import engines_own, guest_directory, lying_over, options, told
@@ -208,7 +208,7 @@ class ContainerBackend:
                     shown=shown,
                     held=self._limits(),
                 )
-                record = msgspec.structs.replace(record, engine=await self._create(engine, record, asked, plan))
+                record = msgspec.structs.replace(record, engine=await create(engine, record.container, asked))
                 orders = _start.orders(plan, self._limits())
                 # The guest comes up while the engine still writes down that it has started it.
                 starting = self._start(engine.post(f"/containers/{record.container}/start"))
@@ -231,17 +231,6 @@ class ContainerBackend:
             if entry is not None:
                 await asyncio.to_thread(entry.close)
             self._being_made.discard(plan.id)
-
-    async def _create(self, engine: Engine, record: Record, asked: Any, plan: SandboxPlan) -> str:
-        try:
-            return await create(engine, record.container, asked)
-        except PlatformError as error:
-            if not missing(error):
-                raise
-        # Another program has removed the image.
-        self._images.forget(asked["Image"])
-        await self._images.ensure(engine, plan.template)
-        return await create(engine, record.container, asked)
 
     async def _load(
         self, plan: SandboxPlan, record: Record, running: RunningContainer, instance: ContainerInstance

@@ -55,21 +55,15 @@ class Images:
     def __init__(self, directory: Path, opened: Callable[[], Awaitable[Pool]]) -> None:
         """Start with no image. `opened` returns the pool."""
         self._directory, self._opened = directory, opened
-        self._there: set[str] = set()
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def ensure(self, engine: Engine, template: Template) -> str:
         """Return the name of the image, which may take a while to make, the first time. PlatformError."""
         name = _name(template)
         async with self._locks.setdefault(name, asyncio.Lock()):
-            if name not in self._there and await engine.get(f"/images/{name}/json", _Known) is None:
+            if await engine.get(f"/images/{name}/json", _Known) is None:
                 await self._load(engine, template, name)
-            self._there.add(name)
         return name
-
-    def forget(self, name: str) -> None:
-        """Note that another program has removed an image from the engine."""
-        self._there.discard(name)
 
     async def _load(self, engine: Engine, template: Template, name: str) -> None:
         pool = await self._opened()
