@@ -66,8 +66,6 @@ class GvisorBackend(VmmBackend):
     def __init__(self, state_dir: Path, *, supervisor: SupervisorClient | None = None, for_tests: bool = False) -> None:
         super().__init__(state_dir, supervisor=supervisor, for_tests=for_tests)
         self._found: _probe.FoundRunsc | None = None
-        self._runsc: str | None = None
-        self._known: dict[str, str] = {}
         self._why_cold: str | None = None
         self._trying: asyncio.Task[_probe.FoundRunsc] | None = None
 
@@ -207,10 +205,9 @@ class GvisorBackend(VmmBackend):
     # baking
 
     async def _dressed(self, plan: SandboxPlan, jail: JailPlan, found: _probe.FoundRunsc) -> JailPlan:
-        if self._runsc is None:
-            self._runsc = await asyncio.to_thread((await self.templates()).part, _recipe(found))
+        runsc = await asyncio.to_thread((await self.templates()).part, _recipe(found))
         return jail._replace(
-            trees=(*jail.trees, Tree(name=self._runsc, target=PLACE, writable=False), await self.guest()),
+            trees=(*jail.trees, Tree(name=runsc, target=PLACE, writable=False), await self.guest()),
             processes=plan.spec.limits.processes * _THREADS_OF_ONE + self.extra_processes,
             open_files=max(jail.open_files, _OPEN_FILES),
             file_bytes=_MEMORY_FILE_BYTES,
@@ -242,13 +239,8 @@ class GvisorBackend(VmmBackend):
 
     async def _baked(self, plan: SandboxPlan, jail: JailPlan, found: _probe.FoundRunsc) -> str:
         shape = await self._shape(plan, jail, found)
-        if (known := self._known.get(shape.stamp)) is not None:
-            return known
         boot = self.booting(lambda tree: self._bake(tree, plan, found))
-        key = await asyncio.to_thread(self._key)
-        baked = await self.baked(shape.recipe(key, boot))
-        self._known[shape.stamp] = baked
-        return baked
+        return await self.baked(shape.recipe(await asyncio.to_thread(self._key), boot))
 
     async def _bake(self, tree: str, plan: SandboxPlan, found: _probe.FoundRunsc) -> None:
         """Start a guest in the tree and leave its state there."""
