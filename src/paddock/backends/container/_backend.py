@@ -334,7 +334,9 @@ class ContainerBackend:
                     self.records.change(id, instance_id, killed=why)
                 with contextlib.suppress(PlatformError):
                     await self.unpause(running)
-                if not running.kill():
+                try:
+                    running.kill()
+                except PermissionError:
                     await engine.post(f"/containers/{record.container}/kill", signal="KILL")
                 async with asyncio.timeout(_KILL_SECONDS):
                     await asyncio.shield(running.ended)

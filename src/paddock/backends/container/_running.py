@@ -56,17 +56,11 @@ class RunningContainer:
         self._holds = itertools.count()
         self._following = self._loop.create_task(self._follow())
 
-    def kill(self) -> bool:
-        """Kill it. False: it isn't ours to kill. `ended` waits for its end."""
-        if self._fd < 0:
-            return True
-        try:
-            signal.pidfd_send_signal(self._fd, signal.SIGKILL)
-        except ProcessLookupError:
-            return True
-        except PermissionError:
-            return False
-        return True
+    def kill(self) -> None:
+        """Kill it. PermissionError: it isn't ours to kill. `ended` waits for its end."""
+        if self._fd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._fd, signal.SIGKILL)
 
     def close(self) -> None:
         if self._fd >= 0:

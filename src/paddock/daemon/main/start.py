@@ -64,7 +64,7 @@ def main(options: dict[str, Any]) -> None:
         watchdog = Watchdog()
         runner = asyncio.Runner(loop_factory=watchdog.new_loop)
         # It isn't closed: that would wait for every thread, such as one that deletes a large tree.
-        runner.run(_run(Daemon(state_dir, lock, watchdog), ready))
+        runner.run(Daemon(state_dir, lock, watchdog).run(ready))
     except BaseException as error:
         if isinstance(error, PaddockError):
             _log.error("the daemon could not start: %s", error.message)
@@ -95,6 +95,7 @@ class Daemon:
     async def run(self, ready: int) -> None:
         from ._compose import Node
 
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.leave)
         _rename_files(self._state_dir)
         node = self._node = Node(self._state_dir)
         requests = Requests(node, self._principal, control=self._control, kept=self._is_kept)
@@ -267,11 +268,6 @@ class Daemon:
                 return None
             case _:
                 raise InvalidArgumentError(f"the daemon knows no {what!r}")
-
-
-async def _run(daemon: Daemon, ready: int) -> None:
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, daemon.leave)
-    await daemon.run(ready)
 
 
 def _rename_files(state_dir: Path) -> None:
