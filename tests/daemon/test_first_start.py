@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import sqlite3
+import subprocess
+import sys
 import tarfile
 import time
 from contextlib import closing
@@ -21,7 +24,7 @@ from paddock.audit import verify
 from paddock.client import default_transport, stop_daemon
 from paddock.daemon.clock import boot_id
 from paddock.daemon.store.database import Store
-from paddock.errors import SandboxDiedError
+from paddock.errors import NotConfiguredError, SandboxDiedError
 from paddock.model import (
     Action,
     ListApprovals,
@@ -33,6 +36,7 @@ from paddock.model import (
 from tests.conftest import gateway_pid
 from tests.daemon.conftest import daemon_pid
 from tests.databases import schema_of
+from tests.orphans import wait_until
 
 _OLD = Path(__file__).parents[1] / "data" / "state_f1f7b83"
 _AS_LONG_AS = 900.0
@@ -161,7 +165,7 @@ def test_a_sandbox_that_an_older_paddock_left_running_is_recorded_as_ended_with_
         assert box.exec("true").ok
 
 
-def test_a_gateway_outlives_its_daemon(state_dir: Path) -> None:
+def test_a_gateway_that_outlives_its_daemon_is_no_older_program(state_dir: Path) -> None:
     policy = {"egress": {"allow": [{"host": "api.test", "methods": ["GET"], "paths": ["/**"]}]}}
     with Sandbox.create(level="jail", policy=policy, transport=default_transport(state_dir)) as box:
         gateway, old = gateway_pid(state_dir), daemon_pid(state_dir)
@@ -170,3 +174,55 @@ def test_a_gateway_outlives_its_daemon(state_dir: Path) -> None:
         assert box.id in {one.id for one in Sandbox.list(transport=default_transport(state_dir))}
         assert daemon_pid(state_dir) != old
         assert gateway_pid(state_dir) == gateway
+
+
+# As `audit/_log.py` of that commit holds a segment.
+_HOLDS = """
+import fcntl, os, sys
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+print(os.getpid(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_program_of_an_older_paddock_that_still_works_there_is_named(old_state: Path) -> None:
+    segment = max((old_state / "audit").iterdir())
+    before = (old_state / "paddock.db").read_bytes()
+    with subprocess.Popen(
+        [sys.executable, "-c", _HOLDS, str(segment)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as older:
+        assert older.stdout is not None
+        pid = int(older.stdout.readline())
+        with pytest.raises(
+            NotConfiguredError, match=rf"older paddock \(pid {pid}\) still works in {old_state}"
+        ) as refused:
+            Sandbox.list(transport=default_transport(old_state))
+        assert refused.value.hint is not None
+        assert f"kill {pid}" in refused.value.hint
+        assert (old_state / "paddock.db").read_bytes() == before
+        older.communicate()
+    assert Sandbox.list(transport=default_transport(old_state)) == ()
+
+
+# A program in a sandbox that has made itself a file of the same path, and locks it.
+_PRETENDS = """
+import fcntl, os, sys, time
+os.makedirs(os.path.dirname(sys.argv[1]), exist_ok=True)
+file = open(sys.argv[1], "w")
+fcntl.flock(file, fcntl.LOCK_EX)
+time.sleep(600)
+"""
+
+
+def test_a_program_in_a_sandbox_that_pretends_to_be_one_keeps_no_daemon_from_its_start(state_dir: Path) -> None:
+    default_transport(state_dir).perform(ListWorkspaces())
+    segment = next((state_dir / "audit").glob("*.jsonl"))
+    with Sandbox.create(level="jail", transport=default_transport(state_dir)) as box:
+        background = f"python3 -c {shlex.quote(_PRETENDS)} {segment}"
+        box.start(background, background=True)
+        assert wait_until(lambda: box.exec(["sh", "-c", f"flock -n {segment} true"]).exit_code == 1)
+        old = daemon_pid(state_dir)
+        os.kill(old, signal.SIGKILL)
+        assert box.id in {one.id for one in Sandbox.list(transport=default_transport(state_dir))}
+        assert daemon_pid(state_dir) != old

@@ -229,7 +229,10 @@ def test_a_daemon_has_left_when_the_next_one_holds_its_lock(state_dir: Path) -> 
     assert _control._has_left(state_dir, "the one before")  # pyright: ignore[reportPrivateUsage]
 
 
-def test_a_session_that_names_another_process_ends_and_keeps_nothing(state_dir: Path, program: Start) -> None:
+@pytest.mark.parametrize("where", ["in the row", "in files of an older paddock"])
+def test_a_session_that_names_another_process_ends_and_keeps_nothing(
+    where: str, state_dir: Path, program: Start
+) -> None:
     """A pid says little: it is used again, and a thread's is one as well."""
     held = program(_HOLDS)
     id = held.hears()
@@ -240,11 +243,22 @@ def test_a_session_that_names_another_process_ends_and_keeps_nothing(state_dir: 
         (own,) = json.loads(recorded)
         pids = enumerate((1, stranger.pid, threading.get_native_id(), -1))
         sessions = [own, *({**own, "token": f"{number:032x}", "pid": pid} for number, pid in pids)]
-        db.execute("UPDATE sandboxes SET sessions = ?", (json.dumps(sessions),))
+        if where == "in the row":
+            db.execute("UPDATE sandboxes SET sessions = ?", (json.dumps(sessions),))
+        else:
+            db.execute("UPDATE sandboxes SET sessions = '[]'")
+            files = state_dir / "sessions"
+            files.mkdir()
+            for session in sessions:
+                first = json.dumps({**session, "sandboxes": ["sb_gone"]})
+                (files / f"{session['token']}.json").write_text(f"{first}\n{id}\nsb_to")
+            (files / "torn.json").write_text(first[:40])
+            (files / "strange.json").write_text(first.replace(session["token"], "../../x"))
     try:
         assert [one.id for one in Sandbox.list(transport=default_transport(state_dir))] == [id]
         assert _sessions(state_dir) == 1, "the program that lives"
         assert stranger.poll() is None
+        assert not (state_dir / "sessions").exists()
         held.kill()
         assert wait_until(lambda: not _lives(id, state_dir))
     finally:

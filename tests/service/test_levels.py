@@ -13,6 +13,7 @@ import pytest
 from service_world import ME, Rig, WorldBackend
 
 from paddock.backends.base import Capabilities
+from paddock.daemon.main._older import forget_figures
 from paddock.daemon.main.service import Service
 from paddock.daemon.upkeep import reports
 from paddock.errors import (
@@ -42,6 +43,7 @@ from paddock.model import (
 from paddock.model.config import FILE as CONFIG
 from paddock.model.config import Config, read_config
 from paddock.policy import Policy, local_policy
+from paddock.supervisor.layout import LEVELS
 from tests.stand_ins import OneTemplate
 
 
@@ -92,7 +94,8 @@ def of(diagnosis: Diagnosis, level: str) -> Any:
     return next(one for one in diagnosis.levels if one.level == level)
 
 
-async def test_the_default_is_the_jail(rig: Rig) -> None:
+async def test_the_default_is_the_jail_whatever_was_measured(rig: Rig) -> None:
+    (rig.state_dir / LEVELS).write_text('{"gvisor":{"edition":"one","create_ms":1,"first_exec_ms":1,"measured_at":1}}')
     async with service(rig) as made:
         assert (await chosen(made), await chosen(made, level=Level.GVISOR)) == ("jail", "gvisor")
         diagnosis = await made.perform(Diagnose(), ME)
@@ -209,6 +212,15 @@ def test_how_long_paused_ones_are_kept_is_read(tmp_path: Path) -> None:
     assert read_config(tmp_path).paused_retention_days == 30
     (tmp_path / CONFIG).write_text("paused_retention_days = 0.5")
     assert read_config(tmp_path).paused_retention_days == 0.5
+
+
+def test_the_first_start_after_the_upgrade_says_once_that_figures_count_no_more(tmp_path: Path) -> None:
+    (tmp_path / LEVELS).write_text("{}")
+    told = forget_figures(tmp_path, Config())
+    assert told is not None
+    assert "is a jail from now on" in told
+    assert str(tmp_path / CONFIG) in told
+    assert forget_figures(tmp_path, Config()) is None
 
 
 async def snapshot(made: Service, **spec: Any) -> tuple[str, str]:

@@ -27,6 +27,7 @@ kept/<workspace>      archives of workspaces that were evicted from the pool
 garbage.lock          held while a daemon collects garbage
 outputs/<sandbox>/    what execs printed beyond what a result holds
 config.toml           what the owner has set for every program that uses the directory
+levels.json           figures by which earlier releases chose a level; deleted
 vault.key             what the keys of secrets are wrapped with, unless it is kept elsewhere (0600)
 vault.lock            held while a secret is sealed, or that key changed
 """
@@ -91,6 +92,7 @@ ARTIFACTS = "artifacts"
 KEPT = "kept"
 MALWARE = "malware"
 PACKAGES = "packages"
+LEVELS = "levels.json"
 VAULT_KEY = "vault.key"
 
 # Sandboxes that a supervisor holds ready while it has work; "spares" in SUPERVISOR_CONFIG says otherwise.

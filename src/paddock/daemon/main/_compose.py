@@ -45,7 +45,12 @@ class Node:
         from paddock.backends.jail import JailBackend
         from paddock.model.config import read_config
 
+        from ._older import forget_figures
+
         self.config = read_config(state_dir)
+        notice = forget_figures(state_dir, self.config)
+        self.notices = [notice] if notice else []
+        """Messages for the first client."""
         self._state_dir, self._jail = state_dir, JailBackend(state_dir)
         self._opening, self._importing = asyncio.Lock(), Lock()
         self._opened: Templates | None = None

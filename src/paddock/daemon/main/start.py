@@ -7,7 +7,6 @@ import contextlib
 import gc
 import logging
 import os
-import shutil
 import signal
 import time
 from collections.abc import Sequence
@@ -21,12 +20,12 @@ from paddock.errors import InvalidArgumentError, PaddockError, exhaustion
 from paddock.linux import inotify
 from paddock.model import ExecId, KillSandbox, ListSandboxes, Principal, SandboxId, codec
 from paddock.model.config import FILE
-from paddock.supervisor.layout import SUPERVISOR_CONFIG
 from paddock.wire import PROTOCOL
 
 from . import _reserve
 from ._code import Code
 from ._listener import Leaving, Listener
+from ._older import refuse_older_programs, rename_files, take_over_sessions
 from ._process import control_group, detach, leave_root
 from ._requests import ProgressHandler, Requests
 from ._sessions import Session, all_of
@@ -96,12 +95,14 @@ class Daemon:
         from ._compose import Node
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.leave)
-        _rename_files(self._state_dir)
+        refuse_older_programs(self._state_dir)
+        rename_files(self._state_dir)
         node = self._node = Node(self._state_dir)
         requests = Requests(node, self._principal, control=self._control, kept=self._is_kept)
         self._listener = Listener(requests, greet=self._greet, ended=self._session_ended)
         try:
             await node.open()
+            take_over_sessions(self._state_dir, node.service.store)
             await node.service.start()
             self._restore_sessions()
             self._listener.listen(self._state_dir)
@@ -162,9 +163,9 @@ class Daemon:
             self.leave("its code or config.toml has changed, and no other program uses it")
             raise Leaving
         differs = tuple(sorted(name for name, value in hello.environment.items() if os.environ.get(name, "") != value))
-        notices: tuple[str, ...] = ()
+        notices, self._node.notices = tuple(self._node.notices), []
         if is_outdated and hello.session not in self._listener.sessions:
-            notices = (
+            notices += (
                 f"the daemon (pid {os.getpid()}) started before its code or config.toml changed;"
                 " to replace it: paddock daemon restart",
             )
@@ -268,18 +269,6 @@ class Daemon:
                 return None
             case _:
                 raise InvalidArgumentError(f"the daemon knows no {what!r}")
-
-
-def _rename_files(state_dir: Path) -> None:
-    """Give the supervisor's files of a paddock from before there was a daemon the names of today."""
-    old = state_dir / "keeper.json"
-    if not old.exists():
-        return
-    for ending in ("lock", "sock", "log"):
-        old.with_suffix(f".{ending}").unlink(missing_ok=True)
-    with contextlib.suppress(FileNotFoundError):  # where it mounted, in a namespace that has ended with it
-        shutil.rmtree(old.with_suffix(""))
-    old.rename(state_dir / SUPERVISOR_CONFIG)
 
 
 class _Log(logging.FileHandler):
