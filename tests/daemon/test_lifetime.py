@@ -680,6 +680,15 @@ def test_a_program_is_told_once_by_what_the_daemon_is_configured_otherwise(state
     assert "paddock daemon restart" in line
 
 
+def test_a_variable_that_has_no_effect_is_refused_with_the_line_to_write(state_dir: Path) -> None:
+    code = "from paddock import Sandbox\nSandbox.list()"
+    ours = {**os.environ, "PADDOCK_STATE_DIR": str(state_dir), "PADDOCK_RUNSC": "/usr/bin/runsc"}
+    done = subprocess.run([sys.executable, "-c", code], env=ours, capture_output=True, text=True, check=False)
+    assert "NotConfiguredError: PADDOCK_RUNSC has no effect" in done.stderr
+    assert f'runsc = "/..." into {state_dir}/config.toml' in done.stderr
+    assert daemon_status(state_dir) is None
+
+
 def test_a_daemon_that_does_not_answer_is_waited_for_and_not_replaced(state_dir: Path, program: Start) -> None:
     """So it is when the machine sleeps: all stop at once, and go on."""
     transport = default_transport(state_dir)

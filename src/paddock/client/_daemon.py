@@ -47,6 +47,21 @@ _FOR_ALL = frozenset(
     )
 )
 """Variables by which the daemon reaches engines, registries and forges, for all its clients."""
+_MOVED = {
+    "PADDOCK_ACCELERATOR": 'accelerator = "tcg"',
+    "PADDOCK_APPROVAL_WEBHOOK": 'approval_webhook = "https://..."',
+    "PADDOCK_APPROVAL_WEBHOOK_KEY": 'approval_webhook_key_file = "/..."',
+    "PADDOCK_AUDIT_KEY_FILE": 'audit_key_file = "/..."',
+    "PADDOCK_GVISOR_PLATFORM": 'gvisor_platform = "systrap"',
+    "PADDOCK_KERNEL": 'kernel = "/..."',
+    "PADDOCK_PACKAGE_CACHE_MIB": "package_cache_mib = 4096",
+    "PADDOCK_POOL_DRIVER": 'pool_driver = "overlay"',
+    "PADDOCK_RUNSC": 'runsc = "/..."',
+    "PADDOCK_SUBORDINATE_IDS": "subordinate_ids = true",
+    "PADDOCK_VAULT_KEY": 'vault_key_file = "/..."',
+    "PADDOCK_WAITING": "spares = 1",
+}
+"""Variables of earlier versions, and the line in config.toml that replaces each."""
 
 
 class NoDaemon(Exception):
@@ -106,6 +121,15 @@ def configuring() -> dict[str, str]:
 
 def _is_carried(name: str) -> bool:
     return name in _CARRIED or name.startswith("XDG_") or name.lower().endswith("_proxy")
+
+
+def refuse_moved(state_dir: str) -> None:
+    """Raise NotConfiguredError if a variable of this program has no effect. The hint has the line that replaces it."""
+    for name in _MOVED.keys() & os.environ.keys():
+        raise NotConfiguredError(
+            f"{name} has no effect: what it said is a setting of the state directory now",
+            hint=f"unset {name}; write a line such as {_MOVED[name]} into {os.path.join(state_dir, 'config.toml')}",
+        )
 
 
 def _try(state_dir: str) -> socket.socket | None:

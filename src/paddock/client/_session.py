@@ -142,6 +142,7 @@ class Session:
 
     def open(self) -> Connection:
         """Return a new connection, greeted."""
+        _daemon.refuse_moved(self.state_dir)
         for _ in range(_ATTEMPTS):
             try:
                 with self._starting:  # of many threads that find no daemon one starts it
