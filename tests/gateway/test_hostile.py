@@ -129,9 +129,11 @@ class Keeping(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.kept: list[bytes | bytearray | memoryview] = []
+        self.came = asyncio.Event()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.kept.append(memoryview(data))
+        self.came.set()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
 
@@ -145,12 +147,12 @@ def test_bytes_that_wait_to_be_sent_are_not_overwritten_by_those_of_another_sand
         client, server, other = (ProxyStream(scratch) for _ in range(3))
         server.connection_made(transport)
         passing = asyncio.ensure_future(client.pass_on(server))
-        for count, data in enumerate((b"first", b"mine")):
+        for data in (b"first", b"mine"):
+            transport.came.clear()
             for stream, said in ((client, data), (other, b"your secret")):
                 stream.get_buffer(-1)[: len(said)] = said
                 stream.buffer_updated(len(said))
-            while len(transport.kept) <= count:
-                await asyncio.sleep(0)
+            await transport.came.wait()
         assert [bytes(kept) for kept in transport.kept] == [b"first", b"mine"]
         passing.cancel()
 
