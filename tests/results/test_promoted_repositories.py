@@ -15,7 +15,7 @@ import pytest
 
 from paddock.client._promote import promote as write
 from paddock.errors import InvalidStateError
-from paddock.storage.diff._git_names import is_dot_git, names_only_work
+from paddock.storage.diff._git_names import in_git, is_dot_git, names_only_work
 from paddock.storage.diff.differences import Difference
 from paddock.storage.diff.mount_changes import mount_changes
 from tests.results.test_mount_results import git
@@ -211,6 +211,19 @@ def test_an_index_that_names_a_hook_is_left_out(layer: Path, project: Path, evil
     assert (evil.parent / "ran").exists()  # so it would have been
 
 
+def test_no_more_is_read_of_all_indexes_than_of_one(
+    layer: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in (layer / ".git", layer / "other" / ".git"):
+        folder.mkdir(parents=True)
+        (folder / "index").write_bytes(index(entry(b"text", "0" * 40, 0o100644)))
+    monkeypatch.setattr("paddock.storage.diff.mount_changes.MOST_BYTES", (layer / ".git" / "index").stat().st_size)
+    promote(layer, project, ".git/index")
+    (project / ".git" / "index").unlink()
+    with pytest.raises(InvalidStateError, match=r"other/\.git/index: git on the host would write"):
+        promote(layer, project, ".git/index", "other/.git")
+
+
 def test_an_index_is_judged_as_git_reads_it(project: Path) -> None:
     oid = "0" * 40
     own = (project / ".git" / "index").read_bytes()
@@ -230,11 +243,13 @@ def test_an_index_is_judged_as_git_reads_it(project: Path) -> None:
 )
 def test_what_some_file_system_takes_for_dot_git_is_one(name: str) -> None:
     assert is_dot_git(name.encode())
+    assert all(in_git(path.encode()) for path in (name, f"a/{name}", f"{name}/b", f"a/{name}/b"))
 
 
 @pytest.mark.parametrize("name", [".gitignore", ".github", "git", "x.git", ".git2", "git~"])
 def test_other_names_are_none(name: str) -> None:
     assert not is_dot_git(name.encode())
+    assert not in_git(f"{name}/a/{name}/b/{name}".encode())
 
 
 def test_what_is_no_attack_is_taken_over(layer: Path, project: Path) -> None:

@@ -22,12 +22,18 @@ _IGNORED = re.compile(
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 _DOT_GIT = re.compile(r"\.git|git~[0-9]+")
+# The same in a whole path, for what `folded` cuts off each name: an index may have millions of names.
+_IN_GIT = re.compile(rf"(?:\A|/)(?:{_DOT_GIT.pattern})[. ]*(?:[:\\][^/]*)?(?:/|\Z)")
+_NOT_A_NAME = re.compile(rb"(?:\A|/)\.{0,2}(?:/|\Z)")
 
 
 def folded(name: bytes) -> str:
     """Fold together all names that some file system takes for one: cases, ignored characters, NTFS streams."""
-    text = _IGNORED.sub("", name.decode(errors="surrogateescape")).casefold()
-    return re.split(r"[:\\]", text, maxsplit=1)[0].rstrip(". ")
+    return re.split(r"[:\\]", _without_case(name), maxsplit=1)[0].rstrip(". ")
+
+
+def _without_case(name: bytes) -> str:
+    return _IGNORED.sub("", name.decode(errors="surrogateescape")).casefold()
 
 
 def is_dot_git(name: bytes) -> bool:
@@ -35,7 +41,7 @@ def is_dot_git(name: bytes) -> bool:
 
 
 def in_git(path: bytes) -> bool:
-    return any(map(is_dot_git, path.split(b"/")))
+    return _IN_GIT.search(_without_case(path)) is not None
 
 
 def is_repository(there: Callable[[str], bool]) -> bool:
@@ -98,6 +104,6 @@ def _next(data: bytes, at: int, version: int) -> int:
     name = data[start:end]
     if min(len(name), _LENGTH) != flags & _LENGTH or mode & 0o170000 not in _KINDS:
         raise ValueError
-    if any(part in (b"", b".", b"..") or is_dot_git(part) for part in name.split(b"/")):
+    if _NOT_A_NAME.search(name) or in_git(name):
         raise ValueError
     return at + (end - at + 8) // 8 * 8

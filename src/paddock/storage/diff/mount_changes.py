@@ -42,6 +42,7 @@ class MountChanges:
         self._comparison = comparison
         self._differences = self._comparison.differences()
         self._named = tuple(only)
+        self._index_bytes = MOST_BYTES
         # A daemon may have died during a promotion. Then the equal files are its work.
         self._since, self._promoted = since, {**promoted, **comparison.same}
 
@@ -177,11 +178,12 @@ class MountChanges:
 
     def _is_plain_index(self, path: bytes, new: Node) -> bool:
         """Tell whether git reads this index safely. An index of a repository with other object ids than SHA-1 isn't
-        read."""
-        if new.kind is not FileKind.FILE or new.size > MOST_BYTES or self._mentions_other_ids(path):
+        read, nor are more than `MOST_BYTES` of all indexes."""
+        if new.kind is not FileKind.FILE or new.size > self._index_bytes or self._mentions_other_ids(path):
             return False
+        self._index_bytes -= new.size
         with self._comparison.layer.reading(path) as file:
-            return names_only_work(file.read(MOST_BYTES))
+            return names_only_work(file.read(new.size))
 
     def _mentions_other_ids(self, index: bytes) -> bool:
         host, config = self._comparison.host, index.removesuffix(b"index") + b"config"
