@@ -19,7 +19,7 @@ class RunningSandbox:
         self.id, self.row, self.backend, self.instance = row.id, row, backend, instance
         self.limits = row.sandbox.spec.limits
         self.outputs_left: int | None = None
-        """Bytes that the outputs of its commands may still take on the host's disk. None: nobody has counted yet."""
+        """Bytes that the outputs of its commands may still take on the host's disk. None: not counted yet."""
         self.watch: asyncio.Task[None] | None = None
         self.server: asyncio.Task[None] | None = None
         """Serves the programs inside that may create nested sandboxes."""
