@@ -180,7 +180,7 @@ class ProxyStream(asyncio.BufferedProtocol):
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def write(self, data: bytes | bytearray) -> None:
-        """Send `data`. The caller must not change it afterwards: since Python 3.12 the transport keeps the rest uncopied."""
+        """Send `data`, which must not change afterwards: since Python 3.12 the transport keeps the rest uncopied."""
         if self._transport is None or self.error is not None or not data:
             return
         if self._tls is not None:
