@@ -284,7 +284,6 @@ class History:
         world.loop.alive, self.daemon, world.dies_after = -1, None, -1
         world.disk.roll_back()
         world.supervisor.daemon_died()
-        world.gateway.clients.clear()
         for program in self.programs:
             program.lose()
         self._listens.set()  # whoever waits starts the next one

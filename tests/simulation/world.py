@@ -930,14 +930,15 @@ class Gateway:
         self.lives = False
         self.life = 0
         self.doors: dict[str, tuple[int, bytes]] = {}
-        self.clients: list[SimulatedGatewayClient] = []
+        self.client: SimulatedGatewayClient | None = None
+        """The one that it follows: orders of the one before count no more."""
 
     def die(self) -> None:
         self.world.note("the gateway dies")
         self.lives, self.life = False, self.life + 1
         self.doors.clear()
-        clients, self.clients = self.clients, []
-        for client in clients:
+        client, self.client = self.client, None
+        if client is not None:
             client.lose()
 
     def has_ended(self, place: Place) -> None:
@@ -990,8 +991,7 @@ class SimulatedGatewayClient:
             self.world.note("the gateway starts")
             gateway.lives, gateway.life = True, gateway.life + 1
         self._life, self._of = gateway.life, generation.get()
-        if self not in gateway.clients:
-            gateway.clients.append(self)
+        gateway.client = self
         self._context = copy_context()
         return True
 
@@ -1003,7 +1003,7 @@ class SimulatedGatewayClient:
         self._requests.append(answer)
 
         def arrive() -> None:
-            if life != gateway.life or not gateway.lives:
+            if life != gateway.life or not gateway.lives or gateway.client is not self:
                 return
             world.note("gateway", type(order).__name__, order.sandbox, order.instance_id)
             try:
@@ -1021,13 +1021,14 @@ class SimulatedGatewayClient:
         return await answer
 
     def lose(self) -> None:
+        if self._of != self.world.loop.alive:  # its daemon is dead
+            return
         requests, self._requests = self._requests, []
         for answer in requests:
             if not answer.done():
                 answer.set_exception(GatewayUnavailableError("the gateway went away"))
-        if self._of == self.world.loop.alive:
-            self.world.loop.outside(0.0, self._on_lost, context=self._context)
+        self.world.loop.outside(0.0, self._on_lost, context=self._context)
 
     def close(self) -> None:
-        if self in self.world.gateway.clients:
-            self.world.gateway.clients.remove(self)
+        if self.world.gateway.client is self:
+            self.world.gateway.client = None
