@@ -63,7 +63,7 @@ def main(options: dict[str, Any]) -> None:
         watchdog = Watchdog()
         runner = asyncio.Runner(loop_factory=watchdog.new_loop)
         # It isn't closed: that would wait for every thread, such as one that deletes a large tree.
-        runner.run(Daemon(state_dir, lock, watchdog).run(ready))
+        runner.run(_run(Daemon(state_dir, lock, watchdog), ready))
     except BaseException as error:
         if isinstance(error, PaddockError):
             _log.error("the daemon could not start: %s", error.message)
@@ -94,7 +94,6 @@ class Daemon:
     async def run(self, ready: int) -> None:
         from ._compose import Node
 
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.leave)
         refuse_older_programs(self._state_dir)
         rename_files(self._state_dir)
         node = self._node = Node(self._state_dir)
@@ -269,6 +268,11 @@ class Daemon:
                 return None
             case _:
                 raise InvalidArgumentError(f"the daemon knows no {what!r}")
+
+
+async def _run(daemon: Daemon, ready: int) -> None:
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, daemon.leave)
+    await daemon.run(ready)
 
 
 class _Log(logging.FileHandler):
