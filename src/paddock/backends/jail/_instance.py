@@ -70,6 +70,8 @@ class JailInstance(GuestInstance):
         self.descriptor_store = DescriptorStore(backend.supervisor, id)
         self.pid = 0
         """Of its pid 1."""
+        self.is_new = False
+        """No command has started in it yet, so the kernel's counts are zero and not read."""
 
     async def turn_to(self) -> None:
         """Connect to the agent while the create is being recorded, and not during the first command."""
@@ -104,6 +106,10 @@ class JailInstance(GuestInstance):
         answer = await self._backend.supervisor.request("usage", id=self.id)
         strikes = {Limit(k): v for k, v in cast("dict[str, int | None]", answer.pop("strikes", {})).items() if v}
         return Usage(**answer, strikes=strikes)
+
+    def strikes(self) -> Mapping[Limit, int] | None:
+        is_new, self.is_new = self.is_new, False
+        return {} if is_new else super().strikes()
 
     def refusals(self) -> Refusals:
         if "memory" in self._backend.supervisor.facts.get("watched", ()):

@@ -157,7 +157,7 @@ class JailBackend:
         try:
             answer = await asyncio.shield(making)
             instance = self.instance(self, plan.id, plan.template, plan.instance_id, jail.env)
-            instance.pid = answer["pid"]
+            instance.pid, instance.is_new = answer["pid"], True
             with logged("reach the guest", plan.id):  # the next call gets the error
                 await instance.turn_to()
         except BaseException as error:
