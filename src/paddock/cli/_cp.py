@@ -79,14 +79,19 @@ def _out_of(
     if os.path.isdir(target):
         target = os.path.join(target, os.path.basename(path))
     if info.size_bytes > most:  # a sparse file takes nothing of the sandbox's disk
-        hint = f"--max {info.size_bytes // 2**20 + 1}m"
-        raise FileError(f"{path!r} has {info.size_bytes} bytes, above {options.max} MiB", hint=hint, errno="EFBIG")
-    # It may grow meanwhile.
-    with files.open(path, "rb", length=most) as reader, open(target, "wb") as file:
+        raise _too_large(path, info.size_bytes, options.max)
+    with files.open(path, "rb", length=most + 1) as reader, open(target, "wb") as file:
         for data in reader:
             file.write(data)
             moved(len(data))
+        if file.tell() > most:  # it has grown meanwhile
+            raise _too_large(path, file.tell(), options.max)
     return ()
+
+
+def _too_large(path: str, size: int, most_mib: int) -> FileError:
+    hint = f"--max {(size >> 20) + 1}m"
+    return FileError(f"{path!r} has {size} bytes, above {most_mib} MiB", hint=hint, errno="EFBIG")
 
 
 def _inside(text: str) -> tuple[str, str] | None:
