@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from urllib.parse import quote
 
 import pytest
@@ -165,16 +167,23 @@ CASES = [
 ]
 
 
+@asynccontextmanager
+async def ruled() -> AsyncGenerator[tuple[Rig, int]]:
+    """A gateway with `RULES`, and the port of the server that they are about."""
+    world = Rig(Policy({}))
+    world.names = {"a.test": ["127.0.0.1"]}
+    async with running(world):
+        port = await world.server(answer_ok, tls="a.test")
+        world.policy = load(RULES.format(port=port)).snapshot  # pyright: ignore[reportAttributeAccessIssue]
+        await world.gateway.networks["sb_1"].revise(world.policy)
+        world.aim("a.test", port)
+        yield world, port
+
+
 @pytest.mark.parametrize("h2", [False, True])
 def test_an_override_goes_through_where_the_rules_allow_what_it_means(*, h2: bool) -> None:
     async def scene() -> None:
-        world = Rig(Policy({}))
-        world.names = {"a.test": ["127.0.0.1"]}
-        async with running(world):
-            port = await world.server(answer_ok, tls="a.test")
-            world.policy = load(RULES.format(port=port)).snapshot  # pyright: ignore[reportAttributeAccessIssue]
-            await world.gateway.networks["sb_1"].revise(world.policy)
-            world.aim("a.test", port)
+        async with ruled() as (world, port):
             statuses: list[int] = []
             for path, fields, body, _ in CASES:
                 if h2:
@@ -208,13 +217,7 @@ def test_a_method_is_authorized_as_a_server_may_read_it_and_with_its_destination
     method: str, field: str, status: int
 ) -> None:
     async def scene() -> None:
-        world = Rig(Policy({}))
-        world.names = {"a.test": ["127.0.0.1"]}
-        async with running(world):
-            port = await world.server(answer_ok, tls="a.test")
-            world.policy = load(RULES.format(port=port)).snapshot  # pyright: ignore[reportAttributeAccessIssue]
-            await world.gateway.networks["sb_1"].revise(world.policy)
-            world.aim("a.test", port)
+        async with ruled() as (world, port):
             head = f"{method} /any/a HTTP/1.1\r\nHost: a.test:{port}\r\n{field}\r\nConnection: close\r\n\r\n"
             assert int((await world.ask(head.encode(), tls="a.test")).split()[1]) == status
             assert world.audit_log.of("request")[0][1].allowed is (status == 200)

@@ -100,7 +100,7 @@ class Capture:
 
 
 class KeptOutput:
-    """A ByteReader of a file of ours, which lies on the host."""
+    """Read a kept output, which is a file on the host."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
